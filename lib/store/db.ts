@@ -1,0 +1,117 @@
+import pg from 'pg';
+import type { Log } from '../log.ts';
+
+// bigint and numeric columns come back as numbers: every int8 of this schema that is read so stays below 2^53.
+// Money is read with an explicit ::text cast instead.
+const types = new pg.TypeOverrides();
+types.setTypeParser(pg.types.builtins.INT8, (text: string) => Number(text));
+
+/** Anything that runs one statement: the pool, or a client inside a transaction. */
+export interface Db {
+  query<Row extends pg.QueryResultRow>(statement: Statement): Promise<pg.QueryResult<Row>>;
+}
+
+/**
+ * A static statement with its parameters. `name` makes it a prepared statement where the DSN is direct; behind a
+ * transaction-mode pooler the name is dropped (see `createDb`).
+ */
+export interface Statement {
+  name: string;
+  text: string;
+  values: readonly unknown[];
+}
+
+export interface Database extends Db {
+  /** Runs `work` in one transaction on one connection; 40P01 and 40001 run it again, up to five times. */
+  transaction<T>(work: (tx: Db) => Promise<T>): Promise<T>;
+  close(): Promise<void>;
+}
+
+export interface DbOptions {
+  dsn: string;
+  max: number;
+  /** False behind a transaction-mode pooler. */
+  prepared: boolean;
+  applicationName: string;
+  log: Log;
+}
+
+/** The pool. A broken idle connection is logged and replaced, never thrown. */
+export function createDb(options: DbOptions): Database {
+  const pool = new pg.Pool({
+    connectionString: options.dsn,
+    max: options.max,
+    application_name: options.applicationName,
+    connectionTimeoutMillis: 10_000,
+    idleTimeoutMillis: 60_000,
+    keepAlive: true,
+    types,
+  });
+  pool.on('error', (error) => options.log.warn({ err: error.message }, 'idle database connection lost'));
+  pool.on('connect', (client) => {
+    client.on('error', () => {}); // the query in flight reports it; without a listener it would end the process
+  });
+  const on = (client: pg.Pool | pg.PoolClient): Db => ({
+    query: (statement) =>
+      client.query({
+        ...(options.prepared ? { name: statement.name } : {}),
+        text: statement.text,
+        values: statement.values as unknown[],
+      }),
+  });
+  return {
+    ...on(pool),
+    async transaction(work) {
+      for (let attempt = 1; ; attempt++) {
+        try {
+          return await once(pool, on, work);
+        } catch (error) {
+          if (attempt >= 5 || !isRetryable(error)) throw error;
+        }
+      }
+    },
+    close: () => pool.end(),
+  };
+}
+
+async function once<T>(pool: pg.Pool, on: (c: pg.PoolClient) => Db, work: (tx: Db) => Promise<T>): Promise<T> {
+  const client = await pool.connect();
+  let broken: Error | undefined;
+  try {
+    await client.query('begin');
+    const result = await work(on(client));
+    await client.query('commit');
+    return result;
+  } catch (error) {
+    broken = isConnectionError(error) ? (error as Error) : undefined;
+    if (!broken) await client.query('rollback').catch((failure: Error) => (broken = failure));
+    throw error;
+  } finally {
+    client.release(broken);
+  }
+}
+
+/** SQLSTATE of a Postgres error, or undefined. */
+export function sqlState(error: unknown): string | undefined {
+  const code = (error as { code?: unknown } | null)?.code;
+  return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) ? code : undefined;
+}
+
+/** Deadlock and serialisation failures: the whole transaction is run again. */
+export function isRetryable(error: unknown): boolean {
+  const state = sqlState(error);
+  return state === '40P01' || state === '40001';
+}
+
+/** The server is away, going down or starting, or the connection broke: wait and try again; the outcome is unknown. */
+export function isConnectionError(error: unknown): boolean {
+  const state = sqlState(error);
+  if (state === undefined) return true; // socket errors, time-outs, "Connection terminated": none carries a SQLSTATE
+  return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53') || state === '55P03';
+}
+
+/** Data that Postgres refuses (class 22) or that breaks a constraint (class 23). */
+export function isDataError(error: unknown): boolean {
+  const state = sqlState(error);
+  return state !== undefined && (state.startsWith('22') || state.startsWith('23'));
+}

@@ -1,0 +1,65 @@
+import type { Buffer } from 'node:buffer';
+import { uuidv7Time } from '../clock.ts';
+
+/** `input`: submitted bodies; `segment`: answers of a group commit; `result` and `index`: of a finished batch. */
+export const PAYLOAD_KINDS = ['input', 'segment', 'result', 'index'] as const;
+export type PayloadKind = (typeof PAYLOAD_KINDS)[number];
+
+/** An object is named by kind and a UUIDv7; its key, creation time included, follows from these. */
+export interface PayloadRef {
+  kind: PayloadKind;
+  id: string;
+}
+
+/** Keys look like `segment/2026112921/<uuid>`: one directory an hour keeps directories small and listings cheap. */
+export function payloadKey(ref: PayloadRef): string {
+  return `${ref.kind}/${payloadHour(uuidv7Time(ref.id))}/${ref.id}`;
+}
+
+/** `yyyymmddhh` in UTC. */
+export function payloadHour(epochMs: number): string {
+  return new Date(epochMs).toISOString().replace(/[-T]/g, '').slice(0, 10);
+}
+
+/** Thrown by reads for an object that is not there (yet: NFS and S3 may be late). A `transient` kind as well. */
+export class PayloadNotFound extends Error {
+  constructor(key: string, options?: { cause?: unknown }) {
+    super(`payload object not found: ${key}`, options);
+    this.name = 'PayloadNotFound';
+  }
+}
+
+/** Thrown by writes when there is no room (ENOSPC, EDQUOT). Submit answers 503 `storage_full`; workers stop claiming. */
+export class StorageFull extends Error {
+  constructor(message: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.name = 'StorageFull';
+  }
+}
+
+/**
+ * Write-once objects. A write returns only when the object is durable under its final name; it is never appended nor
+ * replaced. Reads of a range that is not wholly there throw. All methods may throw StorageFull, PayloadNotFound or the
+ * store's own error (to be retried).
+ */
+export interface PayloadStore {
+  /** Writes the pieces, in order, as one object. */
+  write(ref: PayloadRef, pieces: readonly Uint8Array[]): Promise<void>;
+  /** Writes a stream as one object with bounded memory; gives its length in bytes. */
+  writeStream(ref: PayloadRef, source: AsyncIterable<Uint8Array>): Promise<number>;
+  /** `length` bytes from `offset`; shorter objects throw. */
+  read(ref: PayloadRef, offset: number, length: number): Promise<Buffer>;
+  /** The same as a stream, with back-pressure. */
+  stream(ref: PayloadRef, offset: number, length: number): AsyncIterable<Buffer>;
+  /** Length of the object in bytes. */
+  size(ref: PayloadRef): Promise<number>;
+  /** Deletes objects; one that is not there is no error. */
+  delete(refs: readonly PayloadRef[]): Promise<void>;
+  /** Objects of one kind created before `beforeMs` (by their key), oldest first. Names it does not know are left out. */
+  list(kind: PayloadKind, beforeMs: number): AsyncIterable<PayloadRef>;
+  /** The store-id marker, or null when there is none. */
+  readMarker(): Promise<string | null>;
+  /** Writes the marker if there is none; the winner's value is what `readMarker` gives afterwards. */
+  writeMarker(id: string): Promise<void>;
+  close(): Promise<void>;
+}

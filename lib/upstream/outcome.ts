@@ -1,0 +1,62 @@
+/**
+ * What one upstream call came to. Classes follow behaviour section 3; the key pool decides on them whether another key
+ * is tried and what the breaker does.
+ */
+export type CallClass =
+  | 'success'
+  /** A 2xx whose body is no usable response: `badReason` says which text of behaviour section 7. */
+  | 'bad_response'
+  | 'auth'
+  | 'forbidden'
+  | 'rate_limit_short'
+  | 'rate_limit_long'
+  | 'server_error'
+  | 'network'
+  | 'unreachable'
+  /** Any other status: final, no other key is tried. */
+  | 'client_error'
+  | 'too_large'
+  | 'timeout'
+  /** Cancelled, shut down, or the lease was lost: the caller's signal aborted the call. */
+  | 'aborted';
+
+export interface CallResult {
+  class: CallClass;
+  /** HTTP status, 0 when no answer's head arrived. */
+  status: number;
+  /** The decoded body (gzip, deflate, br, zstd undone), of any status; null when it did not arrive whole. */
+  body: Buffer | null;
+  /** Of a `success` below 1 MiB: the body as JSON.parse gave it, so that usage and finish reason cost no second parse. */
+  parsed: unknown;
+  /** `not_json`, `no_response` (JSON, no object) or `error_inside` for `bad_response`; else null. */
+  badReason: 'not_json' | 'no_response' | 'error_inside' | null;
+  contentType: string | null;
+  /** The upstream's own request id header, cut; null when absent. */
+  upstreamRequestId: string | null;
+  /** Milliseconds; from a Retry-After header in seconds or as an HTTP date (never negative); null when absent. */
+  retryAfterMs: number | null;
+  /** Epoch ms. */
+  startedAt: number;
+  responseStartedAt: number | null;
+  responseEndedAt: number | null;
+}
+
+/** One call, fully decided: nothing in it depends on the catalogue any more. */
+export interface CallRequest {
+  /** Absolute URL, path included. */
+  url: string;
+  headers: Record<string, string>;
+  /** The item's own bytes in one or more pieces (the model value may be a piece of its own). */
+  body: readonly Buffer[];
+  /** Wire format of the answer: decides which result fields make `{"error":...}` a response. */
+  adapter: 'openai' | 'openai_responses' | 'anthropic' | 'openai_embeddings';
+  /** Milliseconds left of the item's time limit. */
+  timeoutMs: number;
+  signal: AbortSignal;
+}
+
+/** Makes upstream calls. Never throws for anything the network or the upstream does. */
+export interface UpstreamClient {
+  call(request: CallRequest): Promise<CallResult>;
+  close(): Promise<void>;
+}
