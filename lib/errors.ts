@@ -74,8 +74,8 @@ export function cutText(text: string, max = 128): string {
     if (length >= max) break;
     length++;
     const code = char.codePointAt(0)!;
-    const escape = code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0xd800 && code <= 0xdfff);
-    out += escape ? `\\u${code.toString(16).padStart(4, '0')}` : char;
+    const unsafe = code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0xd800 && code <= 0xdfff);
+    out += unsafe ? `\\u${code.toString(16).padStart(4, '0')}` : char;
   }
   return out;
 }

@@ -29,7 +29,7 @@ export class PayloadNotFound extends Error {
   }
 }
 
-/** Thrown by writes when there is no room (ENOSPC, EDQUOT). Submit answers 503 `storage_full`; workers stop claiming. */
+/** Thrown by writes that find no room or no permission. Submit answers 503 `storage_full`; workers stop claiming. */
 export class StorageFull extends Error {
   constructor(message: string, options?: { cause?: unknown }) {
     super(message, options);
@@ -57,6 +57,8 @@ export interface PayloadStore {
   delete(refs: readonly PayloadRef[]): Promise<void>;
   /** Objects of one kind created before `beforeMs` (by their key), oldest first. Names it does not know are left out. */
   list(kind: PayloadKind, beforeMs: number): AsyncIterable<PayloadRef>;
+  /** Removes what writes that never ended left behind before `beforeMs`, and directories that became empty. */
+  removeStale(kind: PayloadKind, beforeMs: number): Promise<void>;
   /** The store-id marker, or null when there is none. */
   readMarker(): Promise<string | null>;
   /** Writes the marker if there is none; the winner's value is what `readMarker` gives afterwards. */
