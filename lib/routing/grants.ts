@@ -1,0 +1,60 @@
+import type { Model, Policy } from '../catalog/catalog.ts';
+import { slug } from './slug.ts';
+
+/** A grant entry by segment, as slugs; null is the wildcard that a missing segment stands for. */
+interface Grant {
+  provider: string | null;
+  model: string | null;
+  host: string | null;
+}
+
+/** A policy's grants, read once. `entries` null: the policy has none and passes every model. */
+export interface Grants {
+  entries: readonly Grant[] | null;
+  includeDeprecated: boolean;
+}
+
+/** Reads a policy's `models`. Entries that are refused at apply (`*`, an empty segment) match nothing here. */
+export function readGrants(policy: Policy): Grants {
+  const entries = policy.models.length === 0 ? null : policy.models.map(readGrant).filter((grant) => grant !== null);
+  return { entries, includeDeprecated: policy.includeDeprecated };
+}
+
+/**
+ * Whether the grants reach a model on a host (behaviour section 2, rule 4). A deprecated or sunset model needs an entry
+ * that names it, or `includeDeprecated`.
+ */
+export function isGranted(grants: Grants, model: Model, host: string): boolean {
+  const needsNaming = isDeprecated(model) && !grants.includeDeprecated;
+  if (grants.entries === null) return !needsNaming;
+  const [provider, name, hostSlug] = [slug(model.provider), slug(model.name), slug(host)];
+  return grants.entries.some(
+    (grant) =>
+      (grant.provider === null || grant.provider === provider) &&
+      (grant.model === null ? !needsNaming : grant.model === name) &&
+      (grant.host === null || grant.host === hostSlug),
+  );
+}
+
+/** The same for a host key's tier policy: one without entries allows every model, deprecated ones too (rule 5). */
+export function isAllowedByTier(grants: Grants, model: Model, host: string): boolean {
+  return grants.entries === null || isGranted(grants, model, host);
+}
+
+function isDeprecated(model: Model): boolean {
+  return model.deprecation?.status === 'deprecated' || model.deprecation?.status === 'sunset';
+}
+
+/** `provider`, `provider/model`, `provider@host`, `provider/model@host` or `@host`; null for anything else. */
+function readGrant(entry: string): Grant | null {
+  const at = entry.lastIndexOf('@');
+  const name = at === -1 ? entry : entry.slice(0, at);
+  const slash = name.indexOf('/');
+  const grant: Grant = {
+    provider: name === '' ? null : slug(slash === -1 ? name : name.slice(0, slash)),
+    model: slash === -1 ? null : slug(name.slice(slash + 1)),
+    host: at === -1 ? null : slug(entry.slice(at + 1)),
+  };
+  const unreadable = grant.provider === '' || grant.model === '' || grant.host === '';
+  return unreadable || entry === '' ? null : grant;
+}

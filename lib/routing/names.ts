@@ -1,0 +1,159 @@
+import type { Catalog, Model } from '../catalog/catalog.ts';
+import { cutSlug, wholeSlug, wildcardSlugs } from './slug.ts';
+
+/** How a requested name found its model; goes into usage events as `resolved_via`. */
+export type ResolvedVia = 'name' | 'snapshot' | 'alias' | 'wildcard';
+
+/** What a name stands for. */
+export interface Resolved {
+  model: Model;
+  via: ResolvedVia;
+  /** Name of the host that the request pins with `@`; null when it names none. */
+  pinned: string | null;
+  /** Goes upstream when the binding has no `upstreamName`. */
+  wireName: string;
+}
+
+/** An exact form of a name. `text` is the declared snapshot, alias or model name behind it. */
+interface Target {
+  model: Model;
+  via: 'name' | 'snapshot' | 'alias';
+  text: string;
+  wireName: string;
+  pinned: string | null;
+}
+
+interface Wildcard {
+  prefix: string;
+  suffix: string;
+  model: Model;
+}
+
+/** Every name of a catalogue by slug. */
+export interface Names {
+  exact: ReadonlyMap<string, Target>;
+  /** By literal prefix: sorted by suffix, then model name. */
+  wildcards: ReadonlyMap<string, readonly Wildcard[]>;
+  /** The lengths of those prefixes, longest first. */
+  prefixLengths: readonly number[];
+}
+
+/** Longer names are no names: a slug is linear work, and an item may carry megabytes in `model`. */
+export const MAX_NAME_LENGTH = 1024;
+
+/**
+ * Builds the name index of a catalogue, disabled models included (they are found and then refused). The order of the
+ * passes is the precedence of behaviour section 2: a form never replaces one that an earlier pass entered.
+ */
+export function buildNames(catalog: Catalog): Names {
+  const models = [...catalog.models.values()].sort((a, b) => compare(a.name, b.name));
+  const names = models.map((model) => nameTarget(model));
+  const snapshots = models.flatMap((model) => snapshotTargets(model));
+  const aliases = models.flatMap((model) => aliasTargets(model));
+  const exact = new Map<string, Target>();
+  for (const group of [[...names, ...snapshots], aliases]) {
+    for (const target of group) enter(exact, target, wholeSlug(target.text));
+    for (const target of group) enter(exact, target, withProvider(target));
+    for (const form of [(target: Target) => wholeSlug(target.text), withProvider]) {
+      for (const target of group) {
+        for (const host of pinnableHosts(catalog, target.model)) {
+          enter(exact, { ...target, pinned: host }, join(form(target), wholeSlug(host)));
+        }
+      }
+    }
+  }
+  const wildcards = buildWildcards(models);
+  const prefixLengths = [...new Set([...wildcards.keys()].map((prefix) => prefix.length))].sort((a, b) => b - a);
+  return { exact, wildcards, prefixLengths };
+}
+
+/** Resolves a requested name; null when nothing answers to it. */
+export function resolveName(names: Names, requested: string): Resolved | null {
+  if (requested.length > MAX_NAME_LENGTH) return null;
+  const whole = wholeSlug(requested);
+  if (whole === '') return null;
+  const target = names.exact.get(whole) ?? names.exact.get(cutSlug(whole));
+  if (target) {
+    const wireName = target.via === 'alias' ? callersSpelling(requested, target) : target.wireName;
+    return { model: target.model, via: target.via, pinned: target.pinned, wireName };
+  }
+  // A pin is glued into the slug, so a wildcard would take the host for a part of the name.
+  if (requested.includes('@')) return null;
+  for (const length of names.prefixLengths) {
+    if (length > whole.length) continue;
+    for (const { suffix, model } of names.wildcards.get(whole.slice(0, length)) ?? []) {
+      if (whole.length >= length + suffix.length && whole.endsWith(suffix)) {
+        return { model, via: 'wildcard', pinned: null, wireName: requested };
+      }
+    }
+  }
+  return null;
+}
+
+/** Longer forms stand under their whole slug too: those that share their first 63 characters stay apart. */
+function enter(exact: Map<string, Target>, target: Target, whole: string): void {
+  if (whole === '') return;
+  for (const key of [whole, cutSlug(whole)]) if (!exact.has(key)) exact.set(key, target);
+}
+
+function nameTarget(model: Model): Target {
+  return { model, via: 'name', text: model.name, wireName: model.name, pinned: null };
+}
+
+function snapshotTargets(model: Model): Target[] {
+  return model.snapshots.map(({ name, upstreamName }) => {
+    return { model, via: 'snapshot', text: name, wireName: upstreamName ?? name, pinned: null };
+  });
+}
+
+function aliasTargets(model: Model): Target[] {
+  const exact = model.aliases.filter((alias) => !alias.includes('*'));
+  return exact.map((text) => ({ model, via: 'alias', text, wireName: text, pinned: null }));
+}
+
+function withProvider(target: Target): string {
+  return join(wholeSlug(target.model.provider), wholeSlug(target.text));
+}
+
+function join(left: string, right: string): string {
+  return left === '' || right === '' ? '' : `${left}-${right}`;
+}
+
+function pinnableHosts(catalog: Catalog, model: Model): string[] {
+  const bindings = catalog.bindings.get(model.name) ?? [];
+  return bindings.filter((binding) => binding.enabled).map((binding) => binding.host);
+}
+
+function buildWildcards(models: readonly Model[]): Map<string, Wildcard[]> {
+  const wildcards = new Map<string, Wildcard[]>();
+  for (const model of models) {
+    for (const alias of model.aliases) {
+      const [before, after, ...more] = alias.split('*');
+      if (!before || after === undefined || more.length > 0) continue; // refused when the catalogue is applied
+      const { prefix, suffix } = wildcardSlugs(before, after);
+      if (prefix === '') continue;
+      wildcards.set(prefix, [...(wildcards.get(prefix) ?? []), { prefix, suffix, model }]);
+    }
+  }
+  for (const list of wildcards.values()) {
+    list.sort((a, b) => compare(a.suffix, b.suffix) || compare(a.model.name, b.model.name));
+  }
+  return wildcards;
+}
+
+/**
+ * The alias as the caller wrote it, without the `provider/` and `@host` around it. Where these cannot be told from the
+ * name (`openai-nick-local`), the declared spelling.
+ */
+function callersSpelling(requested: string, target: Target): string {
+  const want = wholeSlug(target.text);
+  const at = target.pinned === null ? -1 : requested.lastIndexOf('@');
+  const unpinned = at === -1 ? requested : requested.slice(0, at);
+  if (wholeSlug(unpinned) === want) return unpinned;
+  const bare = unpinned.slice(unpinned.indexOf('/') + 1);
+  return wholeSlug(bare) === want ? bare : target.text;
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
