@@ -44,6 +44,9 @@ create index batches_by_owner on batches (owner, surface, id desc);
 -- Small: only batches in work. Sweep, rescue and planning walk it instead of all batches ever.
 create index batches_open on batches (id) where completed_at is null;
 create index batches_uncompacted on batches (id) where completed_at is not null and results_id is null;
+-- The orphan sweep asks by object id.
+create index batches_by_input on batches (input_id);
+create index batches_by_results on batches (results_id) where results_id is not null;
 create index batches_by_completion on batches (completed_at) where completed_at is not null;
 
 -- Fresh items are claimed in idx order from this cursor, so that a claim never walks finished or locked heads of a
@@ -55,8 +58,9 @@ create table batch_cursors (
   total_items integer not null
 ) with (fillfactor = 50);
 
+-- No foreign key: its trigger would run once for each of 50,000 inserted items, and a delete names the items itself.
 create table batch_items (
-  batch_id uuid not null references batches (id) on delete cascade,
+  batch_id uuid not null,
   idx integer not null,
   state item_state not null default 'available',
   claim_no integer not null default 0,
@@ -66,7 +70,6 @@ create table batch_items (
   worker_id uuid,
   -- Set while a released item waits (to a past moment when it may run at once); null on fresh, running and final ones.
   not_before timestamptz,
-  first_claimed_at timestamptz,
   attempts smallint not null default 0,
   losses smallint not null default 0,
   load_failures smallint not null default 0,
@@ -92,7 +95,7 @@ create index batch_items_released on batch_items (not_before, batch_id, idx) whe
 
 create table segment_refs (
   segment_id uuid not null,
-  batch_id uuid not null references batches (id) on delete cascade,
+  batch_id uuid not null,
   primary key (segment_id, batch_id)
 );
 create index segment_refs_by_batch on segment_refs (batch_id);

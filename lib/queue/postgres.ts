@@ -1,0 +1,126 @@
+import pg from 'pg';
+import { sleep } from '../clock.ts';
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Db } from '../store/db.ts';
+import { notifyWake } from '../store/wake.sql.ts';
+import type { Wake, WakeQueue } from './queue.ts';
+
+const CHANNELS = { wake: 'relay_wake', catalog: 'relay_catalog', breakers: 'relay_breakers' } as const;
+const PROOF_EVERY_MS = 60_000;
+const PROOF_WITHIN_MS = 10_000;
+
+/** Wake-ups by NOTIFY. One connection of the pool for a moment, never inside a group commit. */
+export function createPostgresQueue(db: Db): WakeQueue {
+  return {
+    send: async (wake) => {
+      await notifyWake(db, wake.kind === 'cancel' ? `cancel:${wake.batchId}` : wake.kind);
+    },
+  };
+}
+
+export interface ListenerOptions {
+  /** A direct DSN: LISTEN does not survive a transaction-mode pooler. */
+  dsn: string;
+  log: Log;
+  onWake(wake: Wake): void;
+  /** The connection is new: notifications may have been missed, so everything is looked at again. */
+  onReconnect(): void;
+  /** Another replica reset a breaker. */
+  onBreakers(): void;
+}
+
+export interface Listener {
+  /** True while the connection stands. */
+  connected(): boolean;
+  stop(): Promise<void>;
+}
+
+/**
+ * Listens for wake-ups on a connection of its own. A connection that a firewall dropped without a word would stay silent
+ * for ever, so it proves itself every 60 s by a NOTIFY to itself; without the echo it is closed and made anew. Reconnects
+ * with back-off up to 5 s until stopped.
+ */
+export function createListener(options: ListenerOptions): Listener {
+  const stopping = new AbortController();
+  let current: pg.Client | null = null;
+  let connected = false;
+
+  const receive = (message: pg.Notification) => {
+    const payload = message.payload ?? '';
+    if (message.channel === CHANNELS.catalog) options.onWake({ kind: 'catalog' });
+    else if (message.channel === CHANNELS.breakers) options.onBreakers();
+    else if (payload.startsWith('cancel:')) options.onWake({ kind: 'cancel', batchId: payload.slice(7) });
+    else if (payload === 'work') options.onWake({ kind: 'work' });
+  };
+
+  const session = async (): Promise<void> => {
+    const client = new pg.Client({
+      connectionString: options.dsn,
+      application_name: 'relay-batch listen',
+      connectionTimeoutMillis: 10_000,
+      keepAlive: true,
+    });
+    current = client;
+    const lost = new Promise<void>((resolve) => {
+      client.on('error', () => resolve());
+      client.on('end', () => resolve());
+      stopping.signal.addEventListener('abort', () => resolve(), { once: true });
+    });
+    await client.connect();
+    client.on('notification', receive);
+    for (const channel of Object.values(CHANNELS)) await client.query(`listen ${channel}`);
+    connected = true;
+    options.onReconnect();
+    let alive = true;
+    void lost.then(() => (alive = false));
+    while (alive) {
+      await Promise.race([lost, sleep(PROOF_EVERY_MS, stopping.signal)]);
+      if (alive && !stopping.signal.aborted && !(await provesItself(client, lost))) break;
+    }
+  };
+
+  const run = async (): Promise<void> => {
+    for (let failures = 0; !stopping.signal.aborted; failures++) {
+      try {
+        await session();
+        failures = 0;
+        if (!stopping.signal.aborted) options.log.warn('listen connection lost, connecting again');
+      } catch (error) {
+        options.log.warn({ err: reasonOf(error) }, 'listen connection failed, trying again');
+      }
+      connected = false;
+      await current?.end().catch(() => {});
+      await sleep(Math.min(5000, 100 * 2 ** failures), stopping.signal);
+    }
+  };
+
+  const done = run();
+  return {
+    connected: () => connected,
+    async stop() {
+      stopping.abort();
+      await current?.end().catch(() => {});
+      await done;
+    },
+  };
+}
+
+async function provesItself(client: pg.Client, lost: Promise<void>): Promise<boolean> {
+  const proof = `proof:${process.pid}:${Math.random()}`;
+  let timer: NodeJS.Timeout | undefined;
+  const echoed = new Promise<boolean>((resolve) => {
+    const listen = (message: pg.Notification) => {
+      if (message.payload !== proof) return;
+      client.off('notification', listen);
+      resolve(true);
+    };
+    client.on('notification', listen);
+    void lost.then(() => resolve(false));
+    timer = setTimeout(() => resolve(false), PROOF_WITHIN_MS);
+  });
+  client.query('select pg_notify($1, $2)', [CHANNELS.wake, proof]).catch(() => {});
+  const alive = await echoed;
+  clearTimeout(timer);
+  return alive;
+}

@@ -1,0 +1,37 @@
+import type { Db } from './db.ts';
+import { RECORD_UNSENT } from './unsent.sql.ts';
+
+/**
+ * Cancels a batch of this owner in one statement: sets Status, removes the claim cursor (so that no fresh item can be
+ * claimed any more), moves available items to `cancelled` with their usage events, and completes the batch when none
+ * runs. Idempotent. Gives false when there is no such batch.
+ */
+export async function cancelBatchRow(
+  db: Db,
+  batch: { id: string; owner: string; surface: string; instance: string },
+): Promise<boolean> {
+  const result = await db.query<{ found: boolean }>({
+    name: 'cancel_batch',
+    text: `
+      with locked as materialized (
+        select id from batches where id = $2::uuid and owner = $3::text and surface = $4::text for update
+      ), cursor_gone as (
+        delete from batch_cursors c using locked l where c.batch_id = l.id returning 1
+      ), updated as (
+        update batch_items i set state = 'cancelled', not_before = null, finalized_at = clock_timestamp()
+        from locked l
+        where (select count(*) from cursor_gone) >= 0 and i.batch_id = l.id and i.state = 'available'
+        returning i.batch_id, i.idx, i.attempts, i.finalized_at, 'cancelled' as error_kind, null::text as error_message
+      ), ${RECORD_UNSENT}, marked as (
+        update batches b set status = 'cancelled', cancelled_at = coalesce(b.cancelled_at, clock_timestamp()),
+          open_items = b.open_items - coalesce((select n from counts), 0),
+          completed_at = case when b.open_items - coalesce((select n from counts), 0) = 0
+            then coalesce(b.completed_at, clock_timestamp()) end
+        from locked l where b.id = l.id
+        returning b.id
+      )
+      select exists (select from marked) as found`,
+    values: [batch.instance, batch.id, batch.owner, batch.surface],
+  });
+  return result.rows[0]!.found;
+}

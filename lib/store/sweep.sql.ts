@@ -1,0 +1,115 @@
+import type { Db } from './db.ts';
+import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
+
+/** Discards the unstarted items of batches whose completion window has closed; gives the batches finished. */
+export async function expireItems(db: Db, instance: string): Promise<string[]> {
+  const result = await db.query<{ finished: string | null }>({
+    name: 'expire_items',
+    text: `
+      with locked as materialized (
+        select id from batches where completed_at is null and status = 'queued' and expires_at < clock_timestamp()
+        order by id limit 20 for update skip locked
+      ), cursor_gone as (
+        delete from batch_cursors c using locked l where c.batch_id = l.id returning 1
+      ), updated as (
+        update batch_items i set state = 'discarded', error = 'batch item: expired', not_before = null,
+          finalized_at = clock_timestamp()
+        from locked l
+        where (select count(*) from cursor_gone) >= 0 and i.batch_id = l.id and i.state = 'available'
+        returning i.batch_id, i.idx, i.attempts, i.finalized_at, 'expired' as error_kind, 'expired' as error_message
+      ), ${RECORD_UNSENT}, ${COUNT_DOWN}
+      select string_agg(id::text, ';') as finished from counted where open_items = 0`,
+    values: [instance],
+  });
+  const { finished } = result.rows[0]!;
+  return finished === null ? [] : finished.split(';');
+}
+
+/** Finished batches without a results document, oldest first. */
+export async function listUncompacted(db: Db, limit: number): Promise<string[]> {
+  const result = await db.query<{ id: string }>({
+    name: 'list_uncompacted',
+    text: `
+      select id from batches
+      where completed_at < clock_timestamp() - interval '5 seconds' and results_id is null
+      order by id limit $1::int`,
+    values: [limit],
+  });
+  return result.rows.map((row) => row.id);
+}
+
+/** Switches a finished batch to its results document and drops its segment references; false when it was beaten. */
+export async function setResults(db: Db, batchId: string, resultsId: string): Promise<boolean> {
+  const result = await db.query<{ done: boolean }>({
+    name: 'set_results',
+    text: `
+      with switched as (
+        update batches set results_id = $2::uuid
+        where id = $1::uuid and completed_at is not null and results_id is null
+        returning id
+      ), dropped as (
+        delete from segment_refs r using switched s where r.batch_id = s.id
+      )
+      select exists (select from switched) as done`,
+    values: [batchId, resultsId],
+  });
+  return result.rows[0]!.done;
+}
+
+/** Of the given object ids, those that something refers to at this moment. */
+export async function referencedObjects(
+  db: Db,
+  kind: 'input' | 'segment' | 'result' | 'index',
+  ids: readonly string[],
+): Promise<Set<string>> {
+  const text = {
+    input: 'select input_id as id from batches where input_id = any($1::uuid[])',
+    segment: 'select segment_id as id from segment_refs where segment_id = any($1::uuid[])',
+    result: 'select results_id as id from batches where results_id = any($1::uuid[])',
+    index: 'select results_id as id from batches where results_id = any($1::uuid[])',
+  }[kind];
+  const result = await db.query<{ id: string }>({ name: `referenced_${kind}`, text, values: [ids] });
+  return new Set(result.rows.map((row) => row.id));
+}
+
+/** Deletes finished batches older than the retention, a few at a time; gives how many went. */
+export async function deleteExpiredBatches(db: Db, retentionDays: number): Promise<number> {
+  const result = await db.query<{ n: number }>({
+    name: 'delete_expired_batches',
+    text: `
+      with gone as (
+        delete from batches where id in (
+          select id from batches where completed_at < clock_timestamp() - $1::int * interval '1 day'
+          order by completed_at limit 20 for update skip locked)
+        returning id
+      ), items as (
+        delete from batch_items i using gone g where i.batch_id = g.id
+      ), refs as (
+        delete from segment_refs r using gone g where r.batch_id = g.id
+      )
+      select count(*)::int as n from gone`,
+    values: [retentionDays],
+  });
+  return result.rows[0]!.n;
+}
+
+/** Forgets idempotency keys older than 24 h. */
+export async function purgeIdempotencyKeys(db: Db): Promise<void> {
+  await db.query({
+    name: 'purge_idempotency_keys',
+    text: `delete from idempotency_keys where created_at < clock_timestamp() - interval '24 hours'`,
+    values: [],
+  });
+}
+
+/** Makes the usage partitions of the next weeks, and drops those older than `keepDays` (0 keeps all). */
+export async function maintainUsagePartitions(db: Db, keepDays: number): Promise<void> {
+  await db.query({ name: 'ensure_usage_partitions', text: 'select ensure_usage_partitions(2)', values: [] });
+  if (keepDays > 0) {
+    await db.query({
+      name: 'drop_usage_partitions',
+      text: 'select drop_usage_partitions($1::int)',
+      values: [keepDays],
+    });
+  }
+}

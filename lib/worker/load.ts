@@ -1,0 +1,70 @@
+import { crc32 } from 'node:zlib';
+import type { ClaimedItem } from '../batch/batch.ts';
+import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
+
+/** Two spans closer than this are read together: a read costs more than the bytes between them. */
+const GAP = 64 * 1024;
+/** One ranged read is at most this large, unless a single item is larger. */
+const MAX_READ = 8 * 1024 * 1024;
+
+export type Loaded = { item: ClaimedItem; body: Buffer } | { item: ClaimedItem; failure: string };
+
+/**
+ * Reads the bodies of claimed items with as few ranged reads as possible and checks each against its CRC32. Items come in
+ * (batch, idx) order. A read that fails gives its items a `failure` (a short reason without paths); nothing is thrown.
+ */
+export async function loadBodies(store: PayloadStore, items: readonly ClaimedItem[]): Promise<Loaded[]> {
+  const groups = await Promise.all(groupReads(items).map((group) => readGroup(store, group)));
+  return groups.flat();
+}
+
+function groupReads(items: readonly ClaimedItem[]): ClaimedItem[][] {
+  const groups: ClaimedItem[][] = [];
+  let group: ClaimedItem[] = [];
+  let start = 0;
+  let end = 0;
+  for (const item of items) {
+    const itemEnd = item.inputOffset + item.inputLength;
+    const joins =
+      group.length > 0 &&
+      group[0]!.batch.inputId === item.batch.inputId &&
+      item.inputOffset >= start &&
+      item.inputOffset - end <= GAP &&
+      itemEnd - start <= MAX_READ;
+    if (joins) {
+      group.push(item);
+      end = Math.max(end, itemEnd);
+    } else {
+      group = [item];
+      groups.push(group);
+      start = item.inputOffset;
+      end = itemEnd;
+    }
+  }
+  return groups;
+}
+
+async function readGroup(store: PayloadStore, group: readonly ClaimedItem[]): Promise<Loaded[]> {
+  const first = group[0]!;
+  const start = first.inputOffset;
+  const end = group.reduce((max, item) => Math.max(max, item.inputOffset + item.inputLength), 0);
+  try {
+    const bytes = await store.read({ kind: 'input', id: first.batch.inputId }, start, end - start);
+    return group.map((item) => {
+      const at = item.inputOffset - start;
+      const body = bytes.subarray(at, at + item.inputLength);
+      return crc32(body) === item.inputCrc ? { item, body } : { item, failure: 'checksum mismatch' };
+    });
+  } catch (error) {
+    const failure = readFailure(error);
+    return group.map((item) => ({ item, failure }));
+  }
+}
+
+/** A short reason for an unreadable payload: not found, or the error's code; never a path or a URL. */
+export function readFailure(error: unknown): string {
+  if (error instanceof PayloadNotFound) return 'not found';
+  const { code, name } = error as { code?: unknown; name?: unknown };
+  if (typeof code === 'string' && code !== '') return code;
+  return typeof name === 'string' && name !== 'Error' ? name : 'read failed';
+}
