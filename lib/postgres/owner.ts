@@ -1,0 +1,60 @@
+import pg from 'pg';
+import { sleep } from '../clock.ts';
+import { ConfigError } from '../errors.ts';
+import { ensureDatabase, ownerLockHolder, tryOwnerLock } from '../store/data-dir.sql.ts';
+import { type Db, sqlState } from '../store/db.ts';
+import { isAlive } from './postmaster.ts';
+
+const CANNOT_CONNECT_NOW = '57P03';
+const CONNECT_TIMEOUT_MS = 3_000;
+/** How long a lock may outlive its killed owner: until Postgres sees the closed connection, normally a few ms. */
+const STALE_LOCK_MS = 20_000;
+
+/** What a connection attempt tells about the server. */
+export type Attempt =
+  | { kind: 'open'; client: pg.Client }
+  /** It runs, and will take connections: recovery after a crash, or a shutdown. */
+  | { kind: 'starting' }
+  /** Nothing listens. */
+  | { kind: 'absent' }
+  /** Something listens and does not answer. */
+  | { kind: 'silent' };
+
+/** Opens the owner's connection. Throws what Postgres itself refuses, for example a wrong password. */
+export async function connectOwner(dsn: string): Promise<Attempt> {
+  const client = new pg.Client({
+    connectionString: dsn,
+    application_name: `relay-batch owner pid ${process.pid}`,
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    keepAlive: true,
+  });
+  client.on('error', () => {}); // 'end' follows; without a listener it would end the process
+  try {
+    await client.connect();
+    return { kind: 'open', client };
+  } catch (error) {
+    await client.end().catch(() => {});
+    const code = (error as NodeJS.ErrnoException).code;
+    if (code === CANNOT_CONNECT_NOW) return { kind: 'starting' };
+    if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ECONNRESET') return { kind: 'absent' };
+    if (sqlState(error) === undefined) return { kind: 'silent' };
+    throw error;
+  }
+}
+
+/**
+ * Makes this process the owner of the data dir for as long as `client` lives, and makes sure that the service's database
+ * exists. Throws ConfigError `data dir in use by pid N` when another server is.
+ */
+export async function becomeOwner(client: pg.Client): Promise<void> {
+  const session: Db = { query: (s) => client.query({ text: s.text, values: s.values as unknown[] }) };
+  const deadline = performance.now() + STALE_LOCK_MS;
+  while (!(await tryOwnerLock(session))) {
+    const holder = await ownerLockHolder(session);
+    const pid = Number(/ pid (\d+)$/.exec(holder ?? '')?.[1]);
+    const killed = holder === null || pid === process.pid || !isAlive(pid);
+    if (!killed || performance.now() > deadline) throw new ConfigError(`data dir in use by pid ${pid}`);
+    await sleep(50);
+  }
+  await ensureDatabase(session);
+}

@@ -1,0 +1,144 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { constants, type FileHandle, open, readFile, readlink, realpath, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { sleep } from '../clock.ts';
+import type { Account } from './account.ts';
+import { SETTINGS } from './settings.ts';
+
+/** How clients reach the server: a socket in the cluster's own directory (null), or a port of 127.0.0.1. */
+export type TcpPort = number | null;
+
+/** The number in the socket's name. No port is opened for it. */
+export const SOCKET_PORT = 5432;
+
+export interface PostmasterOptions {
+  program: string;
+  cluster: string;
+  account: Account | null;
+  port: TcpPort;
+  logFile: string;
+}
+
+/**
+ * The name of the cluster directory for a program that was started inside it. Another user cannot reach a directory
+ * under a home of mode 0700 by its path, but it can reach its own working directory, and every process of Postgres keeps
+ * this one. Where there is no /proc the path itself is used.
+ */
+export function clusterArgument(cluster: string): string {
+  return process.platform === 'linux' ? '/proc/self/cwd' : cluster;
+}
+
+/**
+ * Starts Postgres in a session of its own: Ctrl-C reaches the whole foreground group, and Postgres has to outlive the
+ * server's last commit. It writes to a file, because a pipe would break when this process is killed.
+ */
+export async function spawnPostmaster(options: PostmasterOptions): Promise<ChildProcess> {
+  const log = await openLog(options.logFile);
+  try {
+    const settings = { ...SETTINGS, ...transport(options.port) };
+    return spawn(
+      options.program,
+      [
+        '-D',
+        clusterArgument(options.cluster),
+        ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]),
+      ],
+      {
+        ...options.account,
+        cwd: options.cluster,
+        detached: true,
+        stdio: ['ignore', log.fd, log.fd],
+        env: { LC_ALL: 'C', PATH: process.env.PATH ?? '' },
+      },
+    );
+  } finally {
+    await log.close();
+  }
+}
+
+function transport(port: TcpPort): Record<string, string> {
+  return port === null
+    ? { listen_addresses: '', unix_socket_directories: '.', port: String(SOCKET_PORT) }
+    : { listen_addresses: '127.0.0.1', unix_socket_directories: '', port: String(port) };
+}
+
+/** The log starts anew when it has passed 10 MB: it holds a few lines for each start and each refused statement. */
+async function openLog(path: string): Promise<FileHandle> {
+  const flags = constants.O_CREAT | constants.O_WRONLY | constants.O_APPEND;
+  const log = await open(path, flags, 0o600);
+  if ((await log.stat()).size > 10_000_000) await log.truncate(0);
+  return log;
+}
+
+/** What a running postmaster wrote about itself. */
+export interface PidFile {
+  pid: number;
+  /** Null when it listens on its socket only. */
+  port: TcpPort;
+}
+
+/** Reads `postmaster.pid`; null when there is none, or it is not complete yet. */
+export async function readPidFile(cluster: string): Promise<PidFile | null> {
+  const text = await readFile(join(cluster, 'postmaster.pid'), 'utf8').catch(() => '');
+  const lines = text.split('\n');
+  const pid = Number(lines[0]);
+  if (!Number.isInteger(pid) || pid <= 0) return null;
+  return { pid, port: lines[5]?.trim() ? Number(lines[3]) : null };
+}
+
+/** True when `pid` is a running postgres process of this very cluster. Nothing else is ever sent a signal. */
+export async function isPostmasterOf(pid: number, cluster: string): Promise<boolean> {
+  try {
+    if (process.platform !== 'linux') {
+      process.kill(pid, 0);
+      return true;
+    }
+    const [program, directory] = await Promise.all([readlink(`/proc/${pid}/exe`), readlink(`/proc/${pid}/cwd`)]);
+    // " (deleted)": the package was installed again under the running server.
+    return /\/postgres( \(deleted\))?$/.test(program) && directory === (await realpath(cluster));
+  } catch {
+    return false; // gone, a zombie, or not ours to look at
+  }
+}
+
+/**
+ * Removes lock files whose pid now belongs to a foreign process: Postgres takes any living process of that number for
+ * its predecessor and would refuse for ever (a container starts with the same few pids each time).
+ */
+export async function removeForeignPidFile(cluster: string): Promise<void> {
+  const file = await readPidFile(cluster);
+  if (file === null || !isAlive(file.pid) || (await isPostmasterOf(file.pid, cluster))) return;
+  await rm(join(cluster, 'postmaster.pid'), { force: true });
+  await rm(join(cluster, `.s.PGSQL.${SOCKET_PORT}.lock`), { force: true });
+}
+
+/** True when a process of that number exists, whoever owns it. */
+export function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}
+
+/**
+ * Stops the postmaster of `cluster` and resolves when it is gone: fast shutdown (running statements are cut off, a
+ * checkpoint is written), after `fastMs` immediate shutdown, 5 s later SIGKILL. Signals no process that is not ours.
+ */
+export async function stopPostmaster(pid: number, cluster: string, fastMs: number): Promise<void> {
+  const steps: [NodeJS.Signals, number][] = [
+    ['SIGINT', fastMs],
+    ['SIGQUIT', 5_000],
+    ['SIGKILL', 5_000],
+  ];
+  for (const [signal, waitMs] of steps) {
+    if (!(await isPostmasterOf(pid, cluster))) return;
+    process.kill(pid, signal);
+    const deadline = performance.now() + waitMs;
+    while (performance.now() < deadline) {
+      if (!(await isPostmasterOf(pid, cluster))) return;
+      await sleep(20);
+    }
+  }
+}

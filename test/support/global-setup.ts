@@ -1,0 +1,102 @@
+import { spawn } from 'node:child_process';
+import { mkdtemp, realpath, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import pg from 'pg';
+import type { TestProject } from 'vitest/node';
+import { createLog } from '../../lib/log.ts';
+import { startEmbedded } from '../../lib/postgres/embedded.ts';
+import { readPidFile } from '../../lib/postgres/postmaster.ts';
+import { migrate } from '../../lib/store/migrate.ts';
+
+declare module 'vitest' {
+  interface ProvidedContext {
+    /** DSN of the server's maintenance database. */
+    postgresDsn: string;
+    /** Name of the migrated database that tests clone. */
+    postgresTemplate: string;
+  }
+}
+
+interface Running {
+  dsn: string;
+  template: string;
+  stop(): Promise<void>;
+}
+
+// One server for all projects of a run. They load this module once each, so the server lives outside of it.
+const shared = globalThis as { relayTestPostgres?: { running: Promise<Running>; users: number } };
+
+/** Starts the run's Postgres, or uses RELAY_TEST_PG_DSN, migrates the template and tells the tests where it is. */
+export async function setup(project: TestProject): Promise<void> {
+  shared.relayTestPostgres ??= { running: start(), users: 0 };
+  shared.relayTestPostgres.users++;
+  const { dsn, template } = await shared.relayTestPostgres.running;
+  project.provide('postgresDsn', dsn);
+  project.provide('postgresTemplate', template);
+}
+
+/** Stops the server with the last project that used it. */
+export async function teardown(): Promise<void> {
+  const used = shared.relayTestPostgres;
+  if (used === undefined || --used.users > 0) return;
+  delete shared.relayTestPostgres;
+  await (await used.running).stop();
+}
+
+async function start(): Promise<Running> {
+  const given = process.env.RELAY_TEST_PG_DSN;
+  const server = given ? { dsn: given, stop: async () => {} } : await startServer();
+  const template = `relay_test_${process.pid}_${Date.now().toString(36)}`;
+  const run = async (text: string) => {
+    const client = new pg.Client({ connectionString: server.dsn });
+    await client.connect();
+    try {
+      await client.query(text);
+    } finally {
+      await client.end();
+    }
+  };
+  try {
+    await run(`create database ${template}`);
+    const dsn = new URL(server.dsn);
+    dsn.pathname = `/${template}`;
+    await migrate(dsn.href, createLog('silent'));
+  } catch (error) {
+    await server.stop();
+    throw error;
+  }
+  return {
+    dsn: server.dsn,
+    template,
+    async stop() {
+      await run(`drop database if exists ${template} with (force)`);
+      await server.stop();
+    },
+  };
+}
+
+async function startServer(): Promise<{ dsn: string; stop(): Promise<void> }> {
+  const dataDir = await realpath(await mkdtemp(join(tmpdir(), 'relay-test-')));
+  const embedded = await startEmbedded({ dataDir, log: createLog('silent') }).catch(async (error: unknown) => {
+    await rm(dataDir, { recursive: true, force: true });
+    throw error;
+  });
+  const file = await readPidFile(join(dataDir, 'postgres'));
+  // A killed run closes this pipe: the server that it started, and only that one, goes with it.
+  const watcher = spawn('sh', ['-c', `read -r line || kill -QUIT ${file?.pid}; rm -rf "$0"`, dataDir], {
+    detached: true,
+    stdio: ['pipe', 'ignore', 'ignore'],
+  });
+  watcher.unref();
+  return {
+    dsn: embedded.dsn,
+    async stop() {
+      await embedded.stop();
+      const gone = new Promise((resolve) => watcher.once('exit', resolve));
+      watcher.stdin.end('done\n');
+      await gone;
+      await rm(dataDir, { recursive: true, force: true });
+    },
+  };
+}

@@ -1,0 +1,20 @@
+import { defineConfig } from 'vitest/config';
+
+const SERVICES = {
+  globalSetup: ['test/support/global-setup.ts'],
+  testTimeout: 30_000,
+  hookTimeout: 60_000,
+};
+
+// biome-ignore lint/style/noDefaultExport: what vitest reads
+export default defineConfig({
+  test: {
+    // Each worker of an integration test drives Postgres, upstreams and the service: more than two starve each other.
+    maxWorkers: 2,
+    projects: [
+      { test: { name: 'unit', include: ['test/unit/**/*.test.ts'] } },
+      { test: { name: 'integration', include: ['test/integration/**/*.test.ts'], ...SERVICES } },
+      { test: { name: 'acceptance', include: ['test/acceptance/**/*.test.ts'], ...SERVICES } },
+    ],
+  },
+});
