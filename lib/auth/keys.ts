@@ -1,0 +1,48 @@
+import { hash } from 'node:crypto';
+import { ApiError } from '../errors.ts';
+
+/** A key as it is made: the plaintext is shown once and never stored. */
+export interface GeneratedKey {
+  plaintext: string;
+  /** sha256 hex of the whole plaintext. */
+  hash: string;
+  /** First 14 characters of the plaintext. */
+  prefix: string;
+}
+
+/**
+ * A fresh relay key: `sk-wr-` and 48 random bytes in base64url without padding, 70 characters in all (behaviour
+ * section 1). `random` must give cryptographically random bytes (`Clock.random`).
+ */
+export function generateKey(random: (n: number) => Buffer): GeneratedKey {
+  const plaintext = `sk-wr-${random(48).toString('base64url')}`;
+  return { plaintext, hash: hashKey(plaintext), prefix: displayPrefix(plaintext) };
+}
+
+/** sha256 hex of the whole plaintext: what is stored, looked up, and recorded as the owner of a batch. */
+export function hashKey(plaintext: string): string {
+  return hash('sha256', plaintext, 'hex');
+}
+
+/**
+ * What may be shown of a key: its first 14 characters. Of a plaintext under 28 characters (only an `env` key can be
+ * that short) half of it, so that the prefix never gives the secret away.
+ */
+export function displayPrefix(plaintext: string): string {
+  return plaintext.slice(0, Math.min(14, plaintext.length >> 1));
+}
+
+/** Longest time that a rotated value goes on working: 24 h (behaviour section 1). */
+export const MAX_GRACE_SECONDS = 86_400;
+
+/**
+ * Throws 400 for a key that cannot be rotated: a revoked one, and one whose plaintext comes from the environment
+ * (`valueFrom`), which is rotated there. A disabled or expired key may be rotated and stays disabled or expired. The
+ * value before the present one stops at once, even within its own grace: a key remembers one previous value.
+ */
+export function assertRotatable(key: { revoked: boolean; fromEnv: boolean }): void {
+  if (key.revoked) throw new ApiError('invalid_value', 'a revoked key cannot be rotated');
+  if (key.fromEnv) {
+    throw new ApiError('invalid_value', 'a key with valueFrom cannot be rotated: change its environment variable');
+  }
+}

@@ -1,0 +1,86 @@
+import { createPrivateKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto';
+import type { SecretBox } from '../catalog/secrets.ts';
+import { ApiError } from '../errors.ts';
+import { bumpCatalogVersion } from '../store/catalog_state.sql.ts';
+import type { Database, Db } from '../store/db.ts';
+import {
+  insertSigningKey,
+  lockSigningKeys,
+  readSigningKeys,
+  resealSigningKey,
+  retireSigningKey,
+  type SigningKeyRow,
+} from '../store/tokens.sql.ts';
+
+/** An Ed25519 private key, opened, and the id that tokens signed with it carry as `kid`. */
+export interface SigningKey {
+  kid: string;
+  privateKey: KeyObject;
+}
+
+/**
+ * The key that signs new tokens, read inside the caller's transaction. The first use makes it, under an advisory lock,
+ * so that two replicas that issue their first tokens at once agree on one. Throws when the master key cannot open it.
+ */
+export async function currentSigningKey(tx: Db, box: SecretBox): Promise<SigningKey> {
+  const existing = await findCurrent(tx);
+  if (existing !== undefined) return openSigningKey(existing, box);
+  await lockSigningKeys(tx);
+  const made = await findCurrent(tx);
+  return made === undefined ? addSigningKey(tx, box) : openSigningKey(made, box);
+}
+
+/**
+ * Signs from now on with a new key. The one in use until now goes on verifying as `previous`; the one before it stops,
+ * on every replica within a second, and with it the tokens it signed. Gives the new `kid`.
+ */
+export async function rotateSigningKeys(db: Database, box: SecretBox): Promise<string> {
+  return db.transaction(async (tx) => {
+    await lockSigningKeys(tx);
+    await retireSigningKey(tx);
+    return (await addSigningKey(tx, box)).kid;
+  });
+}
+
+/** Seals the signing keys with a new master key, inside the transaction that does so with every stored secret. */
+export async function resealSigningKeys(tx: Db, from: SecretBox, to: SecretBox): Promise<void> {
+  await lockSigningKeys(tx);
+  for (const row of await readSigningKeys(tx)) {
+    const sealed = to.seal(row.kid, from.open(row.kid, sealedOf(row)));
+    await resealSigningKey(tx, {
+      kid: row.kid,
+      key_id: sealed.keyId,
+      nonce: sealed.nonce,
+      ciphertext: sealed.ciphertext,
+    });
+  }
+}
+
+/** Opens one stored key. Throws when another master key sealed it, or when the row was altered. */
+export function openSigningKey(row: SigningKeyRow, box: SecretBox): SigningKey {
+  const der = box.open(row.kid, sealedOf(row));
+  return { kid: row.kid, privateKey: createPrivateKey({ key: der, format: 'der', type: 'pkcs8' }) };
+}
+
+/** The secret box, or 409 with a sentence: without a master key no signing key can be kept. */
+export function requireBox(box: SecretBox | null): SecretBox {
+  if (box === null) throw new ApiError('conflict', 'tokens need RELAY_MASTER_KEY, which is not set');
+  return box;
+}
+
+async function findCurrent(tx: Db): Promise<SigningKeyRow | undefined> {
+  return (await readSigningKeys(tx)).find((row) => row.state === 'current');
+}
+
+async function addSigningKey(tx: Db, box: SecretBox): Promise<SigningKey> {
+  const { privateKey } = generateKeyPairSync('ed25519');
+  const kid = randomUUID();
+  const sealed = box.seal(kid, privateKey.export({ format: 'der', type: 'pkcs8' }));
+  await insertSigningKey(tx, { kid, key_id: sealed.keyId, nonce: sealed.nonce, ciphertext: sealed.ciphertext });
+  await bumpCatalogVersion(tx);
+  return { kid, privateKey };
+}
+
+function sealedOf(row: SigningKeyRow) {
+  return { keyId: row.key_id, nonce: row.nonce, ciphertext: row.ciphertext };
+}

@@ -1,0 +1,73 @@
+import { randomUUID } from 'node:crypto';
+import { SignJWT } from 'jose';
+import type { SecretBox } from '../catalog/secrets.ts';
+import { bumpCatalogVersion } from '../store/catalog_state.sql.ts';
+import type { Database } from '../store/db.ts';
+import { insertToken, markTokenRevoked, readIssueFacts } from '../store/tokens.sql.ts';
+import { raiseUserTokenVersion } from '../store/user_token_versions.sql.ts';
+import { currentSigningKey } from './signing-keys.ts';
+
+/** Longest life of a token: 30 days (design section 6). */
+export const MAX_TOKEN_TTL_SECONDS = 2_592_000;
+
+export interface TokenRequest {
+  userId: string;
+  /** Project whose policy governs it; null without one: the token can then only read. */
+  projectId: string | null;
+  /** Whole seconds, 1..2592000. */
+  ttlSeconds: number;
+}
+
+export interface IssuedToken {
+  token: string;
+  jti: string;
+  /** Epoch ms, a whole second. */
+  expiresAt: number;
+}
+
+/**
+ * Signs an inference token with the current key and records its jti. `exp` counts from the database's clock, rounded
+ * up to a whole second: the token lives `ttlSeconds` and a part of one more. The caller has checked the request.
+ */
+export async function issueToken(db: Database, box: SecretBox, request: TokenRequest): Promise<IssuedToken> {
+  return db.transaction(async (tx) => {
+    const key = await currentSigningKey(tx, box);
+    const { version, now_ms } = await readIssueFacts(tx, request.userId);
+    const exp = Math.ceil(now_ms / 1000) + request.ttlSeconds;
+    const jti = randomUUID();
+    await insertToken(tx, jti, request.userId, exp * 1000);
+    const token = await new SignJWT({ ver: version, ...(request.projectId === null ? {} : { prj: request.projectId }) })
+      .setProtectedHeader({ alg: 'EdDSA', kid: key.kid, typ: 'JWT' })
+      .setIssuer('relay')
+      .setSubject(request.userId)
+      .setJti(jti)
+      .setIssuedAt(Math.floor(now_ms / 1000))
+      .setExpirationTime(exp)
+      .sign(key.privateKey);
+    return { token, jti, expiresAt: exp * 1000 };
+  });
+}
+
+/**
+ * Revokes one token on every replica within a second; again is no error. False when no such token was issued, or it
+ * expired over an hour ago and is forgotten. `jti` must be a UUID.
+ */
+export async function revokeToken(db: Database, jti: string): Promise<boolean> {
+  return db.transaction(async (tx) => {
+    const result = await markTokenRevoked(tx, jti);
+    if (result === 'revoked') await bumpCatalogVersion(tx);
+    return result !== 'unknown';
+  });
+}
+
+/**
+ * Revokes every token of the user issued so far, on every replica within a second; gives the new version. Throws
+ * SQLSTATE 23503 for a user that is not stored.
+ */
+export async function revokeUserTokens(db: Database, userId: string): Promise<number> {
+  return db.transaction(async (tx) => {
+    const version = await raiseUserTokenVersion(tx, userId);
+    await bumpCatalogVersion(tx);
+    return version;
+  });
+}

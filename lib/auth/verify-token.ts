@@ -1,0 +1,123 @@
+import { createPublicKey, type KeyObject } from 'node:crypto';
+import { compactVerify, decodeProtectedHeader } from 'jose';
+import { z } from 'zod';
+import type { SecretBox } from '../catalog/secrets.ts';
+import { ApiError, reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Db } from '../store/db.ts';
+import { readSigningKeys } from '../store/tokens.sql.ts';
+import type { TokenClaims, TokenVerifier } from './authenticate.ts';
+import { openSigningKey } from './signing-keys.ts';
+
+export interface TokenVerifierDeps {
+  db: Db;
+  /** Null without a master key: every token is then invalid. */
+  box: SecretBox | null;
+  log: Log;
+  /** Local monotonic milliseconds (`Clock.monotonic`). */
+  monotonic(): number;
+}
+
+/** Claims as they are written: `exp` in seconds. Others may stand beside them. */
+const claimsSchema = z.object({
+  iss: z.literal('relay'),
+  sub: z.uuid(),
+  jti: z.uuid(),
+  exp: z.int().positive(),
+  ver: z.int().nonnegative(),
+  prj: z.uuid().optional(),
+});
+
+/** After a failed load, or for an unknown `kid`, Postgres is asked once in this time, however many tokens come. */
+const RELOAD_EVERY_MS = 1000;
+
+/**
+ * Verifies tokens against the signing keys in memory. They are read again when a token comes with a newer catalogue
+ * version than the one they were read at (every change of them raises it), and for an unknown `kid`: no query per request. While
+ * Postgres is away the keys in memory go on verifying; with none at all 503 `not_ready`.
+ */
+export function createTokenVerifier(deps: TokenVerifierDeps): TokenVerifier {
+  let keys = new Map<string, KeyObject>();
+  let loadedVersion = -1;
+  let lastTry = Number.NEGATIVE_INFINITY;
+  let failure: unknown = null;
+  let loading: Promise<void> | null = null;
+
+  const load = async (box: SecretBox, version: number): Promise<void> => {
+    lastTry = deps.monotonic();
+    try {
+      keys = await loadPublicKeys(deps.db, box, deps.log);
+      loadedVersion = Math.max(loadedVersion, version);
+      failure = null;
+    } catch (error) {
+      failure = error;
+      deps.log.warn({ err: reasonOf(error) }, 'token signing keys could not be read');
+    }
+  };
+  /** One load at a time. One that began for an older version may have missed the newer key: then another follows. */
+  const loadOnce = async (box: SecretBox, version: number): Promise<void> => {
+    if (loading !== null) await loading;
+    if (loadedVersion >= version && failure === null) return;
+    loading ??= load(box, version).finally(() => (loading = null));
+    await loading;
+  };
+  const mayTry = () => deps.monotonic() - lastTry >= RELOAD_EVERY_MS;
+
+  return {
+    async verify(token, catalogVersion) {
+      const kid = kidOf(token);
+      if (deps.box === null) throw new ApiError('invalid_token');
+      if (catalogVersion > loadedVersion && (failure === null || mayTry())) await loadOnce(deps.box, catalogVersion);
+      if (!keys.has(kid) && mayTry()) {
+        loading ??= load(deps.box, catalogVersion).finally(() => (loading = null));
+        await loading;
+      }
+      const key = keys.get(kid);
+      if (key === undefined) {
+        if (failure !== null) throw new ApiError('not_ready', undefined, { cause: failure });
+        throw new ApiError('invalid_token');
+      }
+      return readClaims(token, key);
+    },
+  };
+}
+
+async function loadPublicKeys(db: Db, box: SecretBox, log: Log): Promise<Map<string, KeyObject>> {
+  const keys = new Map<string, KeyObject>();
+  for (const row of await readSigningKeys(db)) {
+    try {
+      keys.set(row.kid, createPublicKey(openSigningKey(row, box).privateKey));
+    } catch (error) {
+      // Its tokens are invalid here; the other key's are not.
+      log.error({ kid: row.kid, err: reasonOf(error) }, 'token signing key could not be opened');
+    }
+  }
+  return keys;
+}
+
+/** The key id of the header. The algorithm is ours to say, not the token's: anything but EdDSA is refused here already. */
+function kidOf(token: string): string {
+  try {
+    const header = decodeProtectedHeader(token);
+    if (header.alg === 'EdDSA' && typeof header.kid === 'string') return header.kid;
+  } catch (cause) {
+    throw new ApiError('invalid_token', undefined, { cause });
+  }
+  throw new ApiError('invalid_token');
+}
+
+async function readClaims(token: string, key: KeyObject): Promise<TokenClaims> {
+  try {
+    const { payload } = await compactVerify(token, key, { algorithms: ['EdDSA'] });
+    const claims = claimsSchema.parse(JSON.parse(new TextDecoder().decode(payload)));
+    return {
+      jti: claims.jti,
+      userId: claims.sub,
+      expiresAt: claims.exp * 1000,
+      version: claims.ver,
+      projectId: claims.prj ?? null,
+    };
+  } catch (cause) {
+    throw new ApiError('invalid_token', undefined, { cause });
+  }
+}
