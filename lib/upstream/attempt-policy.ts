@@ -1,0 +1,70 @@
+import { cutText } from '../errors.ts';
+import type { ErrorKind } from '../usage/event.ts';
+import type { CallClass, CallResult } from './outcome.ts';
+
+/** "Next key?" of behaviour section 3. `unreachable` is no fault of a key: it goes on to the next binding. */
+const NEXT_KEY: Record<CallClass, boolean> = {
+  success: false,
+  bad_response: false,
+  auth: true,
+  forbidden: true,
+  rate_limit_short: true,
+  rate_limit_long: true,
+  server_error: true,
+  network: true,
+  unreachable: false,
+  client_error: false,
+  too_large: false,
+  timeout: false,
+  aborted: false,
+};
+
+/** Whether another key of the same host is tried after an outcome of this class. */
+export function nextKey(callClass: CallClass): boolean {
+  return NEXT_KEY[callClass];
+}
+
+/** Whether the next granted binding is tried: after every retryable class once the keys are used up, or at once. */
+export function nextBinding(callClass: CallClass): boolean {
+  return NEXT_KEY[callClass] || callClass === 'unreachable';
+}
+
+/** Why an item failed, for its error (without the `batch item: ` prefix) and its usage event. */
+export interface CallFailure {
+  errorKind: ErrorKind;
+  text: string;
+}
+
+const BAD_BODY = {
+  not_json: 'a body that is not JSON',
+  no_response: 'a body that is no response',
+  error_inside: 'an error',
+} as const;
+
+/**
+ * The text of behaviour section 7 for the outcome that stays an item's last one; `host` is the host's name in the
+ * catalogue, `itemTimeoutS` the configured limit (not what was left of it). Null for `success`, and for `aborted`: a
+ * cancelled item has no error. Nothing of the upstream's own text is in it.
+ */
+export function failureOf(result: CallResult, host: string, itemTimeoutS: number): CallFailure | null {
+  switch (result.class) {
+    case 'success':
+    case 'aborted':
+      return null;
+    case 'bad_response':
+      return {
+        errorKind: 'bad_response',
+        text: `upstream answered ${result.status} with ${BAD_BODY[result.badReason ?? 'not_json']}`,
+      };
+    case 'too_large':
+      return { errorKind: 'bad_response', text: 'response larger than 64 MiB' };
+    case 'network':
+      return { errorKind: 'upstream_error', text: 'connection to upstream lost' };
+    case 'unreachable':
+      return { errorKind: 'upstream_unreachable', text: `upstream "${cutText(host)}" unreachable after 3 attempts` };
+    case 'timeout':
+      return { errorKind: 'timeout', text: `timed out after ${itemTimeoutS}s` };
+    default:
+      return { errorKind: 'upstream_error', text: `upstream status ${result.status}` };
+  }
+}

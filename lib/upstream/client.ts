@@ -1,0 +1,145 @@
+import type { Dispatcher } from 'undici';
+import type { Clock } from '../clock.ts';
+import { Call, type CallContext } from './call.ts';
+import { createOriginPool, type OriginPool } from './connections.ts';
+import type { CallResult, UpstreamClient } from './outcome.ts';
+
+/** Deadlines are checked this often by one timer: a timer per call would cost more than it is exact. */
+const TICK_MS = 50;
+
+/** An origin without a call for this long is forgotten when a new one comes up. */
+const ORIGIN_IDLE_MS = 60_000;
+
+/** URLs remembered; callers of one catalogue have a few dozen. */
+const MAX_URLS = 1_000;
+
+/** Sent because all of them can be decoded; without it a server is free to choose one that cannot (RFC 9110, 12.5.3). */
+const ACCEPT_ENCODING = 'gzip, deflate, br, zstd';
+
+/** Options of the client; times in milliseconds. */
+export interface UpstreamClientOptions {
+  /** Idle connections kept for each origin. Calls in flight are bounded by the caller's slots, not here. */
+  connections: number;
+  /** The User-Agent of every call. */
+  userAgent: string;
+  clock: Clock;
+  /** Limit of one dial, TLS included; default 10 s (behaviour section 4). */
+  connectTimeoutMs?: number;
+  /** Largest body, both on the wire and decoded; default 64 MiB. */
+  maxResponseBytes?: number;
+}
+
+interface Route {
+  origin: string;
+  path: string;
+}
+
+/**
+ * The client that all upstream calls go through: POST, no redirects, no cookies, no proxies. `call` never rejects; what
+ * the network or the upstream did is the result's class. Headers are cached by the identity of their object, so a
+ * caller passes the same one again (`callTarget` does) and never changes it. `close` ends calls in flight as `aborted`.
+ */
+export function createUpstreamClient(options: UpstreamClientOptions): UpstreamClient {
+  const { clock } = options;
+  const pools = new Map<string, OriginPool>();
+  const routes = new Map<string, Route | null>();
+  const headers = new WeakMap<object, string[]>();
+  const context: CallContext = {
+    clock,
+    maxResponseBytes: options.maxResponseBytes ?? 64 * 1024 * 1024,
+    inFlight: new Set(),
+  };
+  let timer: NodeJS.Timeout | null = null;
+  let closed = false;
+
+  function tick(): void {
+    const now = clock.monotonic();
+    for (const call of context.inFlight) if (now >= call.deadline) call.end('timeout');
+    if (context.inFlight.size > 0 || timer === null) return;
+    clearInterval(timer);
+    timer = null;
+  }
+
+  function poolOf(origin: string): OriginPool {
+    let pool = pools.get(origin);
+    if (pool !== undefined) return pool;
+    const before = clock.monotonic() - ORIGIN_IDLE_MS;
+    for (const [name, other] of pools) {
+      if (other.inUse() > 0 || other.lastUsed > before) continue;
+      other.close();
+      pools.delete(name);
+    }
+    pool = createOriginPool(origin, {
+      keep: options.connections,
+      connectTimeoutMs: options.connectTimeoutMs ?? 10_000,
+      monotonic: () => clock.monotonic(),
+    });
+    pools.set(origin, pool);
+    return pool;
+  }
+
+  function routeOf(url: string): Route | null {
+    let route = routes.get(url);
+    if (route !== undefined) return route;
+    if (routes.size >= MAX_URLS) routes.clear();
+    route = parseRoute(url);
+    routes.set(url, route);
+    return route;
+  }
+
+  function headersOf(given: Record<string, string>): string[] {
+    let flat = headers.get(given);
+    if (flat !== undefined) return flat;
+    flat = ['user-agent', options.userAgent, 'accept-encoding', ACCEPT_ENCODING, ...Object.entries(given).flat()];
+    headers.set(given, flat);
+    return flat;
+  }
+
+  return {
+    call(request) {
+      const route = routeOf(request.url);
+      if (closed || request.signal.aborted) return Promise.resolve(unsent(clock, 'aborted'));
+      if (route === null) return Promise.resolve(unsent(clock, 'unreachable'));
+      if (request.timeoutMs <= 0) return Promise.resolve(unsent(clock, 'timeout'));
+      timer ??= setInterval(tick, TICK_MS);
+      const dispatch: Dispatcher.DispatchOptions = {
+        path: route.path,
+        method: 'POST',
+        headers: headersOf(request.headers),
+        body: request.body.length === 1 ? request.body[0]! : Buffer.concat(request.body),
+      };
+      return new Promise((resolve) => new Call(request, dispatch, poolOf(route.origin), context, resolve).start());
+    },
+    async close() {
+      closed = true;
+      for (const call of context.inFlight) call.end('aborted');
+      for (const pool of pools.values()) pool.close();
+      pools.clear();
+      if (timer !== null) clearInterval(timer);
+      timer = null;
+    },
+  };
+}
+
+function parseRoute(url: string): Route | null {
+  if (!URL.canParse(url)) return null;
+  const { protocol, origin, pathname, search } = new URL(url);
+  return protocol === 'http:' || protocol === 'https:' ? { origin, path: pathname + search } : null;
+}
+
+/** The result of a call that was never begun. */
+function unsent(clock: Clock, callClass: CallResult['class']): CallResult {
+  return {
+    class: callClass,
+    status: 0,
+    body: null,
+    parsed: undefined,
+    badReason: null,
+    contentType: null,
+    upstreamRequestId: null,
+    retryAfterMs: null,
+    startedAt: clock.now(),
+    responseStartedAt: null,
+    responseEndedAt: null,
+  };
+}

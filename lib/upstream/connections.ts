@@ -1,0 +1,107 @@
+import type { Socket } from 'node:net';
+import { buildConnector, Client } from 'undici';
+
+/** One undici client, which is one connection at a time: it dials when there is none, and again after a close. */
+export interface Connection {
+  client: Client;
+  /** The socket while it is being dialled: undici cannot abort a dial, so whoever gives up destroys it. */
+  dialing: Socket | null;
+  /** Dials begun in the life of this connection: tells a failed dial from a stale connection that broke unused. */
+  dials: number;
+}
+
+/** The connections of one origin. */
+export interface OriginPool {
+  /** The connection used last, else a new one (which dials on its first call). */
+  take(): Connection;
+  /** Gives a connection back after a whole answer. */
+  release(connection: Connection): void;
+  /** Closes a connection for good, a dial in progress included. */
+  drop(connection: Connection): void;
+  /** Closes everything at once. */
+  close(): void;
+  /** Connections that are out. */
+  inUse(): number;
+  /** Monotonic ms of the last `take`. */
+  lastUsed: number;
+}
+
+/** What every pool of a client shares. */
+export interface PoolOptions {
+  /** Idle connections kept; more are closed when they come back. */
+  keep: number;
+  connectTimeoutMs: number;
+  /** Monotonic ms. */
+  monotonic(): number;
+}
+
+/**
+ * Idle connections are closed after 4 s: most servers close at 5 s (Node's own default) or later, and a server that
+ * closes first can cost us a call that was just being written. A server's own Keep-Alive hint counts, less 1 s.
+ */
+const KEEP_ALIVE = { keepAliveTimeout: 4_000, keepAliveMaxTimeout: 60_000, keepAliveTimeoutThreshold: 1_000 };
+
+const noop = () => {};
+
+/**
+ * A stack of single-connection clients instead of undici's Pool: taking one is O(1) where the Pool searches all of them,
+ * the warm ones are reused first, and an abandoned dial does not block a place in it (about 5-10 % more calls/s at 64
+ * connections). The number of connections out is bounded by the caller's slots.
+ */
+export function createOriginPool(origin: string, options: PoolOptions): OriginPool {
+  const dial = buildConnector({ timeout: options.connectTimeoutMs });
+  const idle: Connection[] = [];
+  const out = new Set<Connection>();
+
+  function create(): Connection {
+    const client = new Client(origin, {
+      ...KEEP_ALIVE,
+      pipelining: 1,
+      // The call's own deadline covers head and body; undici's timers would be armed twice for every call.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      connect: (dialOptions, callback) => {
+        connection.dials++;
+        const socket = dial(dialOptions, (...outcome) => {
+          connection.dialing = null;
+          callback(...outcome);
+        });
+        // buildConnector gives the socket, whatever its type says.
+        connection.dialing = socket as unknown as Socket;
+      },
+    });
+    const connection: Connection = { client, dialing: null, dials: 0 };
+    return connection;
+  }
+
+  function destroy(connection: Connection): void {
+    connection.client.destroy(null, noop);
+    connection.dialing?.destroy();
+    connection.dialing = null;
+  }
+
+  const pool: OriginPool = {
+    lastUsed: options.monotonic(),
+    take() {
+      pool.lastUsed = options.monotonic();
+      const connection = idle.pop() ?? create();
+      out.add(connection);
+      return connection;
+    },
+    release(connection) {
+      if (!out.delete(connection)) return;
+      if (idle.length < options.keep) idle.push(connection);
+      else destroy(connection);
+    },
+    drop(connection) {
+      if (out.delete(connection)) destroy(connection);
+    },
+    close() {
+      for (const connection of [...idle, ...out]) destroy(connection);
+      idle.length = 0;
+      out.clear();
+    },
+    inUse: () => out.size,
+  };
+  return pool;
+}
