@@ -87,5 +87,5 @@ async function lookUp<T>(deps: TokenControlDeps, find: (catalog: Catalog) => T |
 function byNameOrId<T extends { id: string }>(byName: ReadonlyMap<string, T>, ref: string): T | undefined {
   const named = byName.get(ref);
   if (named !== undefined || !isUuid(ref.toLowerCase())) return named;
-  return byName.values().find((one) => one.id === ref.toLowerCase());
+  return [...byName.values()].find((one) => one.id === ref.toLowerCase());
 }
