@@ -19,6 +19,9 @@ interface Target {
   model: Model;
   via: 'name' | 'snapshot' | 'alias';
   text: string;
+  /** Whole slugs of `text` and of `provider/text`. */
+  bare: string;
+  full: string;
   wireName: string;
   pinned: string | null;
 }
@@ -47,17 +50,18 @@ export const MAX_NAME_LENGTH = 1024;
  */
 export function buildNames(catalog: Catalog): Names {
   const models = [...catalog.models.values()].sort((a, b) => compare(a.name, b.name));
-  const names = models.map((model) => nameTarget(model));
-  const snapshots = models.flatMap((model) => snapshotTargets(model));
-  const aliases = models.flatMap((model) => aliasTargets(model));
+  const names = models.map((model) => targetOf(model, 'name', model.name));
+  const snapshots = models.flatMap(snapshotTargets);
+  const aliases = models.flatMap(aliasTargets);
   const exact = new Map<string, Target>();
+  const hosts = new Map([...catalog.hosts.keys()].map((host) => [host, wholeSlug(host)]));
   for (const group of [[...names, ...snapshots], aliases]) {
-    for (const target of group) enter(exact, target, wholeSlug(target.text));
-    for (const target of group) enter(exact, target, withProvider(target));
-    for (const form of [(target: Target) => wholeSlug(target.text), withProvider]) {
+    for (const target of group) enter(exact, target, target.bare);
+    for (const target of group) enter(exact, target, target.full);
+    for (const form of ['bare', 'full'] as const) {
       for (const target of group) {
-        for (const host of pinnableHosts(catalog, target.model)) {
-          enter(exact, { ...target, pinned: host }, join(form(target), wholeSlug(host)));
+        for (const { enabled, host } of catalog.bindings.get(target.model.name) ?? []) {
+          if (enabled) enter(exact, { ...target, pinned: host }, join(target[form], hosts.get(host) ?? ''));
         }
       }
     }
@@ -93,35 +97,26 @@ export function resolveName(names: Names, requested: string): Resolved | null {
 /** Longer forms stand under their whole slug too: those that share their first 63 characters stay apart. */
 function enter(exact: Map<string, Target>, target: Target, whole: string): void {
   if (whole === '') return;
-  for (const key of [whole, cutSlug(whole)]) if (!exact.has(key)) exact.set(key, target);
+  if (!exact.has(whole)) exact.set(whole, target);
+  const cut = cutSlug(whole);
+  if (cut !== whole && !exact.has(cut)) exact.set(cut, target);
 }
 
-function nameTarget(model: Model): Target {
-  return { model, via: 'name', text: model.name, wireName: model.name, pinned: null };
+function targetOf(model: Model, via: Target['via'], text: string, wireName = text): Target {
+  const bare = wholeSlug(text);
+  return { model, via, text, bare, full: join(wholeSlug(model.provider), bare), wireName, pinned: null };
 }
 
 function snapshotTargets(model: Model): Target[] {
-  return model.snapshots.map(({ name, upstreamName }) => {
-    return { model, via: 'snapshot', text: name, wireName: upstreamName ?? name, pinned: null };
-  });
+  return model.snapshots.map(({ name, upstreamName }) => targetOf(model, 'snapshot', name, upstreamName));
 }
 
 function aliasTargets(model: Model): Target[] {
-  const exact = model.aliases.filter((alias) => !alias.includes('*'));
-  return exact.map((text) => ({ model, via: 'alias', text, wireName: text, pinned: null }));
-}
-
-function withProvider(target: Target): string {
-  return join(wholeSlug(target.model.provider), wholeSlug(target.text));
+  return model.aliases.filter((alias) => !alias.includes('*')).map((alias) => targetOf(model, 'alias', alias));
 }
 
 function join(left: string, right: string): string {
   return left === '' || right === '' ? '' : `${left}-${right}`;
-}
-
-function pinnableHosts(catalog: Catalog, model: Model): string[] {
-  const bindings = catalog.bindings.get(model.name) ?? [];
-  return bindings.filter((binding) => binding.enabled).map((binding) => binding.host);
 }
 
 function buildWildcards(models: readonly Model[]): Map<string, Wildcard[]> {
@@ -146,12 +141,11 @@ function buildWildcards(models: readonly Model[]): Map<string, Wildcard[]> {
  * name (`openai-nick-local`), the declared spelling.
  */
 function callersSpelling(requested: string, target: Target): string {
-  const want = wholeSlug(target.text);
   const at = target.pinned === null ? -1 : requested.lastIndexOf('@');
   const unpinned = at === -1 ? requested : requested.slice(0, at);
-  if (wholeSlug(unpinned) === want) return unpinned;
+  if (wholeSlug(unpinned) === target.bare) return unpinned;
   const bare = unpinned.slice(unpinned.indexOf('/') + 1);
-  return wholeSlug(bare) === want ? bare : target.text;
+  return wholeSlug(bare) === target.bare ? bare : target.text;
 }
 
 function compare(a: string, b: string): number {
