@@ -70,7 +70,9 @@ create table batch_items (
   worker_id uuid,
   -- Set while a released item waits (to a past moment when it may run at once); null on fresh, running and final ones.
   not_before timestamptz,
+  -- Upstream calls made, and rounds of calls spent (a round is what one run of an item may try).
   attempts smallint not null default 0,
+  rounds smallint not null default 0,
   losses smallint not null default 0,
   load_failures smallint not null default 0,
   load_failed_at timestamptz,

@@ -48,8 +48,9 @@ export interface ClaimedItem {
   inputOffset: number;
   inputLength: number;
   inputCrc: number;
-  /** Rounds already spent (retries with `max_attempts`), and upstream calls made in them. */
+  /** Upstream calls already made in earlier runs, and how many of those runs counted against `maxAttempts`. */
   attempts: number;
+  rounds: number;
   /** Milliseconds already spent in pauses for open breakers, by the database's clock. */
   waitedMs: number;
   loadFailures: number;

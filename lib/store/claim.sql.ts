@@ -1,5 +1,7 @@
 import type { BatchContext } from '../batch/batch.ts';
+import { plainArray } from './arrays.ts';
 import type { Db } from './db.ts';
+import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
 
 /** One batch that has items to claim or running, as the planner sees it. */
 export interface OpenBatch {
@@ -70,6 +72,7 @@ export interface ClaimedRow {
   inputLength: number;
   inputCrc: number;
   attempts: number;
+  rounds: number;
   waitedMs: number;
   loadFailures: number;
 }
@@ -108,7 +111,7 @@ export async function claimItems(
         set state = 'running', worker_id = $1::uuid, claim_no = i.claim_no + 1
         from picked p cross join lateral generate_series(p.next_idx, p.next_idx + p.n - 1) as g(idx)
         where i.batch_id = p.batch_id and i.idx = g.idx and i.state = 'available'
-        returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.waited_ms,
+        returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.rounds, i.waited_ms,
           i.load_failures
       ), waiting as materialized (
         select i.batch_id, i.idx from batch_items i
@@ -122,13 +125,13 @@ export async function claimItems(
         update batch_items i
         set state = 'running', worker_id = $1::uuid, claim_no = i.claim_no + 1, not_before = null
         from waiting w where i.batch_id = w.batch_id and i.idx = w.idx and i.state = 'available'
-        returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.waited_ms,
+        returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.rounds, i.waited_ms,
           i.load_failures
       ), claimed as (
         select * from fresh union all select * from again
       )
       select (select version from catalog_state) as version,
-        string_agg(concat_ws(',', batch_id, idx, claim_no, input_offset, input_length, input_crc, attempts, waited_ms,
+        string_agg(concat_ws(',', batch_id, idx, claim_no, input_offset, input_length, input_crc, attempts, rounds, waited_ms,
           load_failures), ';' order by batch_id, idx) as items
       from claimed`,
     values: [workerId, batchIds, counts, due],
@@ -147,8 +150,9 @@ function parseClaimed(text: string): ClaimedRow {
     inputLength: Number(f[4]),
     inputCrc: Number(f[5]),
     attempts: Number(f[6]),
-    waitedMs: Number(f[7]),
-    loadFailures: Number(f[8]),
+    rounds: Number(f[7]),
+    waitedMs: Number(f[8]),
+    loadFailures: Number(f[9]),
   };
 }
 
@@ -213,4 +217,40 @@ export async function readContexts(db: Db, ids: readonly string[]): Promise<Batc
     expiresAt: row.expires_ms,
     inputId: row.input_id,
   }));
+}
+
+/**
+ * Makes the running items of a worker that it does not hold available again (cancelled, in a cancelled batch): their
+ * claim was committed but its answer was lost. `idxs[i]` of `batchIds[i]` is held.
+ */
+export async function releaseUnheld(
+  db: Db,
+  workerId: string,
+  instance: string,
+  batchIds: readonly string[],
+  idxs: readonly number[],
+): Promise<void> {
+  await db.query({
+    name: 'release_unheld',
+    text: `
+      with lost as materialized (
+        select i.batch_id, i.idx from batches b join batch_items i on i.batch_id = b.id
+        where b.completed_at is null and i.state = 'running' and i.worker_id = $2::uuid
+          and not exists (select from unnest($3::uuid[], $4::int[]) as h(batch_id, idx)
+            where h.batch_id = i.batch_id and h.idx = i.idx)
+      ), locked as materialized (
+        select id, status from batches where id in (select batch_id from lost) order by id for update
+      ), updated as (
+        update batch_items i set
+          state = case when l.status = 'cancelled' then 'cancelled' else 'available' end::item_state,
+          finalized_at = case when l.status = 'cancelled' then clock_timestamp() end,
+          not_before = case when l.status <> 'cancelled' then clock_timestamp() end, worker_id = null
+        from lost x join locked l on l.id = x.batch_id
+        where (select count(*) from locked) >= 0
+          and i.batch_id = x.batch_id and i.idx = x.idx and i.state = 'running' and i.worker_id = $2::uuid
+        returning i.batch_id, i.idx, i.attempts, i.finalized_at, 'cancelled' as error_kind, null::text as error_message
+      ), ${RECORD_UNSENT}, ${COUNT_DOWN}
+      select count(*) from counted`,
+    values: [instance, workerId, plainArray(batchIds), plainArray(idxs)],
+  });
 }

@@ -17,8 +17,8 @@ export interface OutcomeRow {
 }
 
 export interface CommitResult {
-  /** Items that this statement made final; others were no longer this worker's. */
-  committed: { batchId: string; idx: number }[];
+  /** How many items this statement made final; the others were no longer this worker's. */
+  committed: number;
   /** Batches that have no open item any more because of this statement. */
   finished: string[];
 }
@@ -80,7 +80,7 @@ const COMMIT = `
     from counts c where b.id = c.batch_id
     returning b.id, b.open_items
   )
-  select (select string_agg(concat_ws(',', batch_id, idx), ';') from updated) as committed,
+  select (select count(*)::int from updated) as committed,
     (select string_agg(id::text, ';') from counted where open_items = 0) as finished`;
 
 export interface RouteRow {
@@ -125,7 +125,7 @@ export async function commitOutcomes(
   const since = (u: UsageFacts, at: number | null) =>
     at === null || u.startedAt === null ? null : Math.round(at - u.startedAt);
   const parts = TOKEN_PARTS.map((part) => sparseArray(usage.map((u) => u.tokens?.[part] ?? null)));
-  const result = await db.query<{ committed: string | null; finished: string | null }>({
+  const result = await db.query<{ committed: number; finished: string | null }>({
     name: 'commit_outcomes',
     text: COMMIT,
     values: [
@@ -166,11 +166,5 @@ export async function commitOutcomes(
     ],
   });
   const { committed, finished } = result.rows[0]!;
-  return {
-    committed:
-      committed === null
-        ? []
-        : committed.split(';').map((text) => ({ batchId: text.slice(0, 36), idx: Number(text.slice(37)) })),
-    finished: finished === null ? [] : finished.split(';'),
-  };
+  return { committed, finished: finished === null ? [] : finished.split(';') };
 }

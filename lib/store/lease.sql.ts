@@ -17,6 +17,8 @@ export interface Beat {
   /** False: the lease was taken; everything this worker still does is in vain. */
   alive: boolean;
   catalogVersion: number;
+  /** The database's clock, epoch ms. */
+  nowMs: number;
   /** Of the batches asked about, those that are cancelled. */
   cancelled: string[];
   /** There is something to rescue, expire or compact, or an item to run: reasons to sweep or to claim. */
@@ -31,6 +33,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
   const result = await db.query<{
     alive: boolean;
     version: number;
+    now_ms: number;
     cancelled: string[] | null;
     rescue_due: boolean;
     expiry_due: boolean;
@@ -44,6 +47,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
       )
       select exists (select from beat) as alive,
         (select version from catalog_state) as version,
+        (extract(epoch from clock_timestamp()) * 1000)::float8 as now_ms,
         (select array_agg(id::text) from batches where id = any($2::uuid[]) and status = 'cancelled') as cancelled,
         pg_postmaster_start_time() < clock_timestamp() - $3::int * interval '1 second'
           and exists (select from workers where id <> $1::uuid
@@ -59,6 +63,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
   return {
     alive: row.alive,
     catalogVersion: row.version,
+    nowMs: row.now_ms,
     cancelled: row.cancelled ?? [],
     rescueDue: row.rescue_due,
     expiryDue: row.expiry_due,

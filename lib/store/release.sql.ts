@@ -9,8 +9,9 @@ export interface ReleaseRow {
   claimNo: number;
   /** Milliseconds from now, by the database's clock, until it may run again; 0 for at once. */
   delayMs: number;
-  /** Upstream rounds spent so far, and milliseconds waited for breakers so far. */
+  /** Upstream calls, rounds and milliseconds of waiting for breakers so far. */
   attempts: number;
+  rounds: number;
   waitedMs: number;
   /** True when its input could not be read: counted, and the first such moment is kept. */
   loadFailed: boolean;
@@ -30,8 +31,8 @@ export async function releaseItems(
     name: 'release_items',
     text: `
       with input as (
-        select * from unnest($3::uuid[], $4::int[], $5::int[], $6::float8[], $7::int[], $8::int[], $9::bool[])
-          as t(batch_id, idx, claim_no, delay_ms, attempts, waited_ms, load_failed)
+        select * from unnest($3::uuid[], $4::int[], $5::int[], $6::float8[], $7::int[], $8::int[], $9::int[], $10::bool[])
+          as t(batch_id, idx, claim_no, delay_ms, attempts, rounds, waited_ms, load_failed)
       ), locked as materialized (
         select id, status from batches where id in (select batch_id from input) order by id for update
       ), updated as (
@@ -40,7 +41,7 @@ export async function releaseItems(
           not_before = case when l.status = 'cancelled' then null
             else clock_timestamp() + n.delay_ms * interval '1 millisecond' end,
           finalized_at = case when l.status = 'cancelled' then clock_timestamp() end,
-          worker_id = null, attempts = n.attempts, waited_ms = n.waited_ms,
+          worker_id = null, attempts = n.attempts, rounds = n.rounds, waited_ms = n.waited_ms,
           load_failures = case when n.load_failed then i.load_failures + 1 else 0 end,
           load_failed_at = case when n.load_failed then coalesce(i.load_failed_at, clock_timestamp()) end
         from input n join locked l on l.id = n.batch_id
@@ -58,6 +59,7 @@ export async function releaseItems(
       plainArray(rows.map((r) => r.claimNo)),
       plainArray(rows.map((r) => r.delayMs)),
       plainArray(rows.map((r) => r.attempts)),
+      plainArray(rows.map((r) => r.rounds)),
       plainArray(rows.map((r) => Math.round(r.waitedMs))),
       plainArray(rows.map((r) => String(r.loadFailed))),
     ],

@@ -1,0 +1,31 @@
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { WakeQueue } from '../queue/queue.ts';
+import { cancelBatchRow } from '../store/cancel.sql.ts';
+import type { Db } from '../store/db.ts';
+
+export interface CancelDeps {
+  db: Db;
+  queue: WakeQueue;
+  log: Log;
+  instance: string;
+  /** Ends what this replica's own worker holds of the batch. */
+  abortHere(batchId: string): void;
+}
+
+/**
+ * Cancels a batch: Status, its available items and their usage events in one statement; running items are aborted on every
+ * replica (here at once, elsewhere by a notification, or with the next beat should that be lost). Idempotent; a finished
+ * batch keeps its results. Gives false when the owner has no such batch on this surface.
+ */
+export async function cancelBatch(deps: CancelDeps, owner: string, surface: string, id: string): Promise<boolean> {
+  const found = await cancelBatchRow(deps.db, { id, owner, surface, instance: deps.instance });
+  if (!found) return false;
+  deps.abortHere(id);
+  try {
+    await deps.queue.send({ kind: 'cancel', batchId: id });
+  } catch (error) {
+    deps.log.warn({ err: reasonOf(error), batch: id }, 'other replicas learn of the cancel with their next beat');
+  }
+  return true;
+}

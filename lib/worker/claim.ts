@@ -1,0 +1,81 @@
+import type { BatchContext, ClaimedItem } from '../batch/batch.ts';
+import { sleep } from '../clock.ts';
+import { claimItems, readContexts, readOpenWork, releaseUnheld } from '../store/claim.sql.ts';
+import type { Db } from '../store/db.ts';
+import { planClaim } from './fair.ts';
+
+const MAX_CONTEXTS = 10_000;
+/** Pause before trying again when another replica held every batch that was wanted. */
+const CONTENTION_MS = 5;
+
+export interface Claimer {
+  /**
+   * Claims up to `want` items. `more`: work that is due is left, so ask again while there is room. `nextDueMs`: when the
+   * next released item may run, null when none waits. Throws database errors: nothing is claimed then, or it is rescued.
+   */
+  claim(workerId: string, want: number): Promise<{ items: ClaimedItem[]; more: boolean; nextDueMs: number | null }>;
+  /** Gives back what the database says is this worker's but is not in `held`: the answer of its claim was lost. */
+  releaseUnheld(workerId: string, held: ReadonlyMap<string, ReadonlySet<number>>): Promise<void>;
+}
+
+export interface ClaimerDeps {
+  db: Db;
+  instance: string;
+  random(): number;
+  /** Loads a catalogue newer than the one in memory before an item that was claimed under it starts. */
+  refreshCatalog(version: number): Promise<void>;
+  observe(seconds: number): void;
+}
+
+/** Claims fairly: plans on one read of all open batches, then takes the items in one statement. */
+export function createClaimer(deps: ClaimerDeps): Claimer {
+  let contexts = new Map<string, BatchContext>();
+
+  const contextsOf = async (ids: ReadonlySet<string>): Promise<void> => {
+    const missing = [...ids].filter((id) => !contexts.has(id));
+    if (missing.length === 0) return;
+    if (contexts.size > MAX_CONTEXTS) contexts = new Map();
+    // The items are claimed already: without their contexts they would be held by nobody, so this waits for the database.
+    for (let failures = 0; ; failures++) {
+      try {
+        const rows = await readContexts(deps.db, [...(contexts.size === 0 ? ids : missing)]);
+        for (const context of rows) contexts.set(context.id, context);
+        return;
+      } catch {
+        await sleep(Math.min(1000, 50 * 2 ** failures));
+      }
+    }
+  };
+
+  return {
+    async releaseUnheld(workerId, held) {
+      const batchIds: string[] = [];
+      const idxs: number[] = [];
+      for (const [batchId, items] of held) {
+        for (const idx of items) {
+          batchIds.push(batchId);
+          idxs.push(idx);
+        }
+      }
+      await releaseUnheld(deps.db, workerId, deps.instance, batchIds, idxs);
+    },
+    async claim(workerId, want) {
+      const start = performance.now();
+      const work = await readOpenWork(deps.db);
+      const plan = planClaim(work.batches, want);
+      if (plan.batchIds.length === 0 && plan.due === 0) return { items: [], more: false, nextDueMs: work.nextDueMs };
+      const { rows, catalogVersion } = await claimItems(deps.db, workerId, plan.batchIds, plan.counts, plan.due);
+      deps.observe((performance.now() - start) / 1000);
+      if (rows.length === 0) {
+        await sleep(CONTENTION_MS * (1 + 3 * deps.random()));
+        return { items: [], more: true, nextDueMs: work.nextDueMs };
+      }
+      await Promise.all([deps.refreshCatalog(catalogVersion), contextsOf(new Set(rows.map((row) => row.batchId)))]);
+      const items = rows.flatMap((row): ClaimedItem[] => {
+        const batch = contexts.get(row.batchId);
+        return batch ? [{ batch, ...row }] : [];
+      });
+      return { items, more: true, nextDueMs: work.nextDueMs };
+    },
+  };
+}

@@ -1,0 +1,114 @@
+import { type Clock, sleep } from '../clock.ts';
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Database } from '../store/db.ts';
+import type { Beat } from '../store/lease.sql.ts';
+import type { PayloadStore } from '../store/payloads.ts';
+import {
+  deleteExpiredBatches,
+  expireItems,
+  listUncompacted,
+  maintainUsagePartitions,
+  purgeIdempotencyKeys,
+} from '../store/sweep.sql.ts';
+import { deleteOrphans } from './orphans.ts';
+import { type RescueDeps, rescueSilent } from './rescue.ts';
+
+const HOUSEKEEPING_MS = 3_600_000;
+const COMPACT_AT_ONCE = 50;
+
+export interface SweepDeps {
+  db: Database;
+  store: PayloadStore;
+  clock: Clock;
+  log: Log;
+  rescue: RescueDeps;
+  retentionDays: number;
+  usageRetentionDays: number;
+  /** Id of this replica's worker; it never rescues itself. */
+  selfId(): string | null;
+  /** False while this replica cannot tell a lost worker from its own lost connection. */
+  mayRescue(): boolean;
+  compact(batchIds: readonly string[]): Promise<void>;
+  /** Items became available. */
+  wake(): void;
+  /** Further purges of other parts (limits, tokens). */
+  purge(): Promise<void>;
+}
+
+export interface Sweeper {
+  /** Does what the beat found due. Single flight; a fault is logged and met again with the next beat. */
+  onBeat(beat: Beat): Promise<void>;
+  /** The rare work: retention, orphans, partitions, purges. Also run on a timer until stopped. */
+  housekeep(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+/** The fall-back for everything that events start: rescues, expires, compacts, cleans. Every step guards itself in SQL. */
+export function createSweeper(deps: SweepDeps): Sweeper {
+  const stopping = new AbortController();
+  let sweeping: Promise<void> | null = null;
+
+  const step = async (name: string, work: () => Promise<unknown>): Promise<void> => {
+    if (stopping.signal.aborted) return;
+    try {
+      await work();
+    } catch (error) {
+      deps.log.warn({ err: reasonOf(error), step: name }, 'sweep step failed, it is tried again later');
+    }
+  };
+
+  const rescue = async () => {
+    const self = deps.selfId();
+    if (self === null || !deps.mayRescue()) return;
+    const { items, finished } = await rescueSilent(deps.rescue, self);
+    if (items > 0) deps.wake();
+    await deps.compact(finished);
+  };
+
+  const sweep = async (beat: Beat): Promise<void> => {
+    if (beat.rescueDue) await step('rescue', rescue);
+    if (beat.expiryDue)
+      await step('expire', async () => deps.compact(await expireItems(deps.db, deps.rescue.instance)));
+    if (beat.compactionDue) {
+      await step('compact', async () => deps.compact(await listUncompacted(deps.db, COMPACT_AT_ONCE)));
+    }
+    if (beat.workDue) deps.wake();
+  };
+
+  const housekeep = async (): Promise<void> => {
+    await step('idempotency keys', () => purgeIdempotencyKeys(deps.db));
+    await step('usage partitions', () => maintainUsagePartitions(deps.db, deps.usageRetentionDays));
+    if (deps.retentionDays > 0) {
+      await step('retention', async () => {
+        while (!stopping.signal.aborted && (await deleteExpiredBatches(deps.db, deps.retentionDays)) > 0);
+      });
+    }
+    await step('purge', deps.purge);
+    await step('orphans', () => deleteOrphans(deps.db, deps.store, deps.clock.now()));
+  };
+
+  const timed = async () => {
+    // Replicas that start together do not sweep together.
+    await sleep(60_000 * (1 + Math.random()), stopping.signal);
+    while (!stopping.signal.aborted) {
+      await housekeep();
+      await sleep(HOUSEKEEPING_MS, stopping.signal);
+    }
+  };
+  const done = timed();
+
+  return {
+    onBeat(beat) {
+      sweeping ??= sweep(beat).finally(() => {
+        sweeping = null;
+      });
+      return sweeping;
+    },
+    housekeep,
+    async stop() {
+      stopping.abort();
+      await Promise.all([sweeping, done]);
+    },
+  };
+}
