@@ -23,7 +23,8 @@ create table relay_keys (
   previous_hash text,
   grace_until timestamptz,
   revoked_at timestamptz,
-  constraint relay_key_hash_unique unique (hash),
+  -- Deferrable: two keys may swap their values in one statement.
+  constraint relay_key_hash_unique unique (hash) deferrable initially immediate,
   constraint relay_key_hash_is_sha256 check (hash ~ '^[0-9a-f]{64}$'),
   constraint relay_key_previous_has_grace check ((previous_hash is null) = (grace_until is null))
 );

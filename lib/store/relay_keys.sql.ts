@@ -26,6 +26,21 @@ export async function insertRelayKeys(
   });
 }
 
+/** Gives keys that take their plaintext from the environment its new value; the old one stops at once. */
+export async function replaceRelayKeys(
+  tx: Db,
+  keys: readonly { id: string; hash: string; prefix: string }[],
+): Promise<void> {
+  await tx.query({
+    name: 'relay_keys_replace',
+    text: `update relay_keys as k
+           set previous_hash = k.hash, grace_until = clock_timestamp(), hash = n.hash, prefix = n.prefix
+           from unnest($1::uuid[], $2::text[], $3::text[]) as n (id, hash, prefix)
+           where k.id = n.id`,
+    values: [keys.map((k) => k.id), keys.map((k) => k.hash), keys.map((k) => k.prefix)],
+  });
+}
+
 /**
  * Gives a key a new value; the old one authenticates for `graceSeconds` more (0: no longer). A revoked key is left alone:
  * null, as for an unknown id.

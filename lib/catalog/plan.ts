@@ -1,0 +1,169 @@
+import { uuidv7 } from '../clock.ts';
+import type { CatalogDocument, CatalogFault } from './document.ts';
+import type { Kind } from './kinds.ts';
+import { at, type Material, type MaterialDeps, materialOf } from './material.ts';
+import { hintsOf, nameConflicts } from './names.ts';
+import { type Referrer, referencesOf } from './references.ts';
+import type { KeyDigest } from './relay-key.ts';
+import type { Sealed } from './secrets.ts';
+import { type CatalogState, objectKey, type StoredObject } from './state.ts';
+
+/** What is to become of the catalogue. */
+export interface Change extends MaterialDeps {
+  documents: readonly CatalogDocument[];
+  /** Names of documents that were refused already: a reference to one is no further fault. */
+  claims: readonly { kind: Kind; name: string }[];
+  /** Mark what is written as owned by `apply`. */
+  applied: boolean;
+  /** Delete what `apply` owns and `documents` no longer hold. */
+  prune: boolean;
+}
+
+/** One object to write. */
+export interface Write {
+  id: string;
+  kind: Kind;
+  name: string;
+  metadata: object;
+  spec: object;
+  applied: boolean;
+  /** The document differs from the stored one. */
+  documentChanged: boolean;
+  digest?: KeyDigest;
+  secret?: Sealed | null;
+  /** Set the time of revocation. */
+  revoke: boolean;
+}
+
+/** Everything to do, decided; `faults` not empty: nothing may be done. */
+export interface Plan {
+  faults: CatalogFault[];
+  warnings: CatalogFault[];
+  inserts: Write[];
+  updates: Write[];
+  deletes: StoredObject[];
+  /** Unchanged objects that `apply` owns from now on. */
+  marks: string[];
+  unchanged: number;
+}
+
+/** Decides a change against the stored catalogue: pure but for fresh ids and nonces. */
+export function planChange(state: CatalogState, change: Change): Plan {
+  const plan: Plan = { faults: [], warnings: [], inserts: [], updates: [], deletes: [], marks: [], unchanged: 0 };
+  const documents = withoutRepeats(change.documents, plan);
+  const incoming = new Map(documents.map((document) => [objectKey(document), document]));
+  const untouched = [...state.objects.values()].filter((object) => !incoming.has(objectKey(object)));
+  if (change.prune) plan.deletes = untouched.filter((object) => object.applied);
+  const gone = new Set(plan.deletes);
+  const rest = untouched.filter((object) => !gone.has(object));
+
+  plan.faults.push(...danglingReferences(documents, rest, change, plan.deletes));
+  plan.faults.push(...nameConflicts(rest, documents, at));
+  plan.warnings.push(...hintsOf(documents, [...rest, ...documents], at));
+  const digests = new Map<string, string>();
+  for (const object of rest) if (object.key) digests.set(object.key.hash, object.name);
+  for (const document of documents) {
+    const stored = state.objects.get(objectKey(document)) ?? null;
+    const material = materialOf(document, stored, change);
+    plan.faults.push(...material.faults);
+    plan.warnings.push(...material.warnings);
+    const hash = material.digest?.hash ?? stored?.key?.hash;
+    if (hash !== undefined) {
+      const other = digests.get(hash);
+      if (other !== undefined) plan.faults.push(at(document, 'spec.valueFrom', `has the value of Key "${other}"`));
+      digests.set(hash, document.name);
+    }
+    if (material.faults.length === 0 && !material.skip) planDocument(document, stored, material, change, plan);
+  }
+  return plan;
+}
+
+/** Two documents of one kind and name cannot both be meant: the later ones are faults. */
+function withoutRepeats(documents: readonly CatalogDocument[], plan: Plan): CatalogDocument[] {
+  const seen = new Set<string>();
+  return documents.filter((document) => {
+    const fresh = !seen.has(objectKey(document));
+    seen.add(objectKey(document));
+    if (!fresh) plan.faults.push(at(document, 'metadata.name', `is given twice: another ${document.kind} has it`));
+    return fresh;
+  });
+}
+
+function danglingReferences(
+  documents: readonly CatalogDocument[],
+  rest: readonly StoredObject[],
+  change: Change,
+  deletes: readonly StoredObject[],
+): CatalogFault[] {
+  const known = new Set([...documents, ...rest, ...change.claims].map(objectKey));
+  const faults: CatalogFault[] = [];
+  const check = (object: Referrer, fault: (field: string, message: string) => CatalogFault, why: string) => {
+    for (const { field, kind, name } of referencesOf(object)) {
+      if (!known.has(objectKey({ kind, name }))) faults.push(fault(field, `refers to ${kind} "${name}", which ${why}`));
+    }
+  };
+  for (const document of documents) check(document, (field, text) => at(document, field, text), 'does not exist');
+  if (deletes.length === 0) return faults;
+  for (const { kind, name, spec } of rest) {
+    const fault = (field: string, message: string) => ({ file: null, document: null, kind, name, field, message });
+    check({ kind, name, spec }, fault, 'would be pruned');
+  }
+  return faults;
+}
+
+function planDocument(
+  document: CatalogDocument,
+  stored: StoredObject | null,
+  material: Material,
+  change: Change,
+  plan: Plan,
+): void {
+  const id = stored?.id ?? uuidv7();
+  const { spec, revoked } = publicSpec(document);
+  const write: Write = {
+    id,
+    kind: document.kind,
+    name: document.name,
+    metadata: document.metadata,
+    spec,
+    applied: change.applied || (stored?.applied ?? false),
+    documentChanged: stored === null || !sameValue([document.metadata, spec], [stored.metadata, stored.spec]),
+    revoke: revoked && !stored?.key?.revokedAt,
+  };
+  if (material.digest !== undefined) write.digest = material.digest;
+  if (typeof material.value === 'string') write.secret = change.box!.seal(id, material.value);
+  else if (material.value === null) write.secret = null;
+
+  if (stored === null) plan.inserts.push(write);
+  else if (write.documentChanged || write.digest || write.secret !== undefined || write.revoke)
+    plan.updates.push(write);
+  else {
+    plan.unchanged++;
+    if (write.applied && !stored.applied) plan.marks.push(id);
+  }
+}
+
+/** The spec as it is stored: the secret value and the one-way revocation live in columns of their own. */
+function publicSpec(document: CatalogDocument): { spec: object; revoked: boolean } {
+  if (document.kind === 'HostKey') {
+    const { value: _, ...spec } = document.spec;
+    return { spec, revoked: false };
+  }
+  if (document.kind === 'Key') {
+    const { revoked, ...spec } = document.spec;
+    return { spec, revoked: revoked === true };
+  }
+  return { spec: document.spec, revoked: false };
+}
+
+function sameValue(a: unknown, b: unknown): boolean {
+  return JSON.stringify(sorted(a)) === JSON.stringify(sorted(b));
+}
+
+/** jsonb does not keep the order of keys. */
+function sorted(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (typeof value !== 'object' || value === null) return value;
+  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
+  return Object.fromEntries(entries.map(([key, inner]) => [key, sorted(inner)]));
+}

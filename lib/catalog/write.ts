@@ -1,0 +1,47 @@
+import { deleteObjects, insertObjects, markApplied, updateObjects } from '../store/catalog.sql.ts';
+import { bumpCatalogVersion } from '../store/catalog_state.sql.ts';
+import type { Db } from '../store/db.ts';
+import { deleteHostKeySecrets, putHostKeySecrets } from '../store/host_key_secrets.sql.ts';
+import { insertRelayKeys, replaceRelayKeys, revokeRelayKey } from '../store/relay_keys.sql.ts';
+import type { Plan, Write } from './plan.ts';
+
+/**
+ * Writes a plan without faults, in a transaction that holds the catalogue lock since the state was read. Gives the new
+ * version, or null when nothing changed (then no replica is told).
+ */
+export async function writePlan(tx: Db, plan: Plan): Promise<number | null> {
+  if (plan.faults.length > 0) throw new Error('a plan with faults must not be written');
+  const { inserts, updates, deletes, marks } = plan;
+  // First: a new object may take the value of a key that goes.
+  if (deletes.length > 0)
+    await deleteObjects(
+      tx,
+      deletes.map((object) => object.id),
+    );
+  if (inserts.length > 0) await insertObjects(tx, inserts);
+  const documents = updates.filter((write) => write.documentChanged || write.applied);
+  if (documents.length > 0) await updateObjects(tx, documents);
+  if (marks.length > 0) await markApplied(tx, marks);
+
+  // Replaced before inserted: a new key may take the value that another one gives up.
+  const replaced = updates.flatMap(digestOf);
+  if (replaced.length > 0) await replaceRelayKeys(tx, replaced);
+  const made = inserts.flatMap(digestOf);
+  if (made.length > 0) await insertRelayKeys(tx, made);
+  for (const write of updates) if (write.revoke) await revokeRelayKey(tx, write.id);
+
+  const writes = [...inserts, ...updates];
+  const sealed = writes.flatMap(({ id, secret }) =>
+    secret ? [{ id, key_id: secret.keyId, nonce: secret.nonce, ciphertext: secret.ciphertext }] : [],
+  );
+  if (sealed.length > 0) await putHostKeySecrets(tx, sealed);
+  const forgotten = writes.filter((write) => write.secret === null).map((write) => write.id);
+  if (forgotten.length > 0) await deleteHostKeySecrets(tx, forgotten);
+
+  const changed = writes.length + deletes.length > 0;
+  return changed ? bumpCatalogVersion(tx) : null;
+}
+
+function digestOf(write: Write) {
+  return write.digest ? [{ id: write.id, ...write.digest, revoked: write.revoke }] : [];
+}
