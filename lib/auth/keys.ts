@@ -1,13 +1,10 @@
 import { hash } from 'node:crypto';
+import { digestKey, type KeyDigest } from '../catalog/relay-key.ts';
 import { ApiError } from '../errors.ts';
 
 /** A key as it is made: the plaintext is shown once and never stored. */
-export interface GeneratedKey {
+export interface GeneratedKey extends KeyDigest {
   plaintext: string;
-  /** sha256 hex of the whole plaintext. */
-  hash: string;
-  /** First 14 characters of the plaintext. */
-  prefix: string;
 }
 
 /**
@@ -16,20 +13,12 @@ export interface GeneratedKey {
  */
 export function generateKey(random: (n: number) => Buffer): GeneratedKey {
   const plaintext = `sk-wr-${random(48).toString('base64url')}`;
-  return { plaintext, hash: hashKey(plaintext), prefix: displayPrefix(plaintext) };
+  return { plaintext, ...digestKey(plaintext) };
 }
 
 /** sha256 hex of the whole plaintext: what is stored, looked up, and recorded as the owner of a batch. */
 export function hashKey(plaintext: string): string {
   return hash('sha256', plaintext, 'hex');
-}
-
-/**
- * What may be shown of a key: its first 14 characters. Of a plaintext under 28 characters (only an `env` key can be
- * that short) half of it, so that the prefix never gives the secret away.
- */
-export function displayPrefix(plaintext: string): string {
-  return plaintext.slice(0, Math.min(14, plaintext.length >> 1));
 }
 
 /** Longest time that a rotated value goes on working: 24 h (behaviour section 1). */

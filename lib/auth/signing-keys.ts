@@ -1,6 +1,6 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto';
 import type { SecretBox } from '../catalog/secrets.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, ConfigError } from '../errors.ts';
 import { bumpCatalogVersion } from '../store/catalog_state.sql.ts';
 import type { Database, Db } from '../store/db.ts';
 import {
@@ -53,6 +53,23 @@ export async function resealSigningKeys(tx: Db, from: SecretBox, to: SecretBox):
       nonce: sealed.nonce,
       ciphertext: sealed.ciphertext,
     });
+  }
+}
+
+/**
+ * Throws ConfigError when the stored signing keys need another master key than `box`, or when there is none: at start,
+ * because otherwise every token would just be invalid.
+ */
+export async function checkSigningKeys(db: Db, box: SecretBox | null): Promise<void> {
+  for (const row of await readSigningKeys(db)) {
+    if (box === null) {
+      throw new ConfigError(`RELAY_MASTER_KEY is missing: stored signing keys need master key ${row.key_id}`);
+    }
+    try {
+      openSigningKey(row, box);
+    } catch (cause) {
+      throw new ConfigError(`RELAY_MASTER_KEY does not open signing key ${row.kid}`, { cause });
+    }
   }
 }
 

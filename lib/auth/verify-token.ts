@@ -32,8 +32,8 @@ const claimsSchema = z.object({
 const RELOAD_EVERY_MS = 1000;
 
 /**
- * Verifies tokens against the signing keys in memory. They are read again when a token comes with a newer catalogue
- * version than the one they were read at (every change of them raises it), and for an unknown `kid`: no query per request. While
+ * Verifies tokens against the signing keys in memory: no query per request. They are read again when a token comes with
+ * a newer catalogue version than they were read at (every change of them raises it), and for an unknown `kid`. While
  * Postgres is away the keys in memory go on verifying; with none at all 503 `not_ready`.
  */
 export function createTokenVerifier(deps: TokenVerifierDeps): TokenVerifier {
@@ -61,14 +61,15 @@ export function createTokenVerifier(deps: TokenVerifierDeps): TokenVerifier {
     loading ??= load(box, version).finally(() => (loading = null));
     await loading;
   };
-  const mayTry = () => deps.monotonic() - lastTry >= RELOAD_EVERY_MS;
+  /** A load under way is joined; a new one waits its time. */
+  const mayLoad = () => loading !== null || deps.monotonic() - lastTry >= RELOAD_EVERY_MS;
 
   return {
     async verify(token, catalogVersion) {
       const kid = kidOf(token);
       if (deps.box === null) throw new ApiError('invalid_token');
-      if (catalogVersion > loadedVersion && (failure === null || mayTry())) await loadOnce(deps.box, catalogVersion);
-      if (!keys.has(kid) && mayTry()) {
+      if (catalogVersion > loadedVersion && (failure === null || mayLoad())) await loadOnce(deps.box, catalogVersion);
+      if (!keys.has(kid) && mayLoad()) {
         loading ??= load(deps.box, catalogVersion).finally(() => (loading = null));
         await loading;
       }

@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { assertRotatable, displayPrefix, generateKey, hashKey } from '../../lib/auth/keys.ts';
+import { assertRotatable, generateKey, hashKey } from '../../lib/auth/keys.ts';
 
 describe('a generated relay key', () => {
   test('is sk-wr- and the unpadded base64url of the very 48 random bytes', () => {
@@ -38,16 +38,6 @@ test('hashKey takes the whole plaintext, as UTF-8', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme' }), (text) => {
       expect(hashKey(text)).toBe(createHash('sha256').update(text, 'utf8').digest('hex'));
-    }),
-  );
-});
-
-test('a display prefix never shows more than 14 characters, nor more than half of a short plaintext', () => {
-  fc.assert(
-    fc.property(fc.string(), (text) => {
-      const prefix = displayPrefix(text);
-      expect(text.startsWith(prefix)).toBe(true);
-      expect(prefix.length).toBe(Math.min(14, Math.floor(text.length / 2)));
     }),
   );
 });
