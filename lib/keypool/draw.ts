@@ -1,0 +1,80 @@
+import { createHash } from 'node:crypto';
+import type { HostKey, Policy } from '../catalog/catalog.ts';
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { RoutePlan } from '../routing/plan.ts';
+import type { Db } from '../store/db.ts';
+import { drawLeastRecentlyUsed, drawTurns } from '../store/keypool.sql.ts';
+import type { Turn } from './select.ts';
+
+/** Items of a claim that draw over the same list. */
+interface Draw {
+  policy: Policy;
+  scope: string;
+  keys: readonly HostKey[];
+  /** Positions in the claim. */
+  items: number[];
+}
+
+/**
+ * Draws the turns of a claim's items, in order; null for items that need none (`prioritized`, or a single key). One
+ * query for all round-robin draws and one for each policy and list that is least-recently-used; none without them. When
+ * Postgres does not answer, the turns start at 0: an uneven draw is better than a failed claim.
+ */
+export async function drawForClaim(
+  options: { db: Db; log: Log; usable: (plan: RoutePlan) => readonly HostKey[] },
+  plans: readonly RoutePlan[],
+): Promise<(Turn | null)[]> {
+  const turns: (Turn | null)[] = new Array(plans.length).fill(null);
+  const draws = group(plans, options.usable);
+  if (draws.length === 0) return turns;
+  const rotating = draws.filter(({ policy }) => policy.keySelection === 'round-robin');
+  const ranked = draws.filter(({ policy }) => policy.keySelection === 'least-recently-used');
+  try {
+    const wanted = rotating.map(({ policy, scope, items }) => ({ policyId: policy.id, scope, count: items.length }));
+    const first = wanted.length === 0 ? [] : await drawTurns(options.db, wanted);
+    for (const [i, draw] of rotating.entries()) assign(turns, draw, first[i] ?? 0, null);
+    for (const draw of ranked) {
+      const names = draw.keys.map(({ name }) => name);
+      const ranking = await drawLeastRecentlyUsed(options.db, draw.policy.id, names, draw.items.length);
+      assign(turns, draw, 0, ranking);
+    }
+  } catch (error) {
+    options.log.warn({ err: reasonOf(error) }, 'turns of key selection not drawn');
+    for (const draw of draws) assign(turns, draw, 0, null);
+  }
+  return turns;
+}
+
+function group(plans: readonly RoutePlan[], usable: (plan: RoutePlan) => readonly HostKey[]): Draw[] {
+  // Plans are the same object for the same question, so a claim of one batch is one look-up an item.
+  const byPlan = new Map<RoutePlan, Draw | null>();
+  const byScope = new Map<string, Draw>();
+  plans.forEach((plan, at) => {
+    let draw = byPlan.get(plan);
+    if (draw === undefined) {
+      draw = drawOf(plan, usable(plan), byScope);
+      byPlan.set(plan, draw);
+    }
+    draw?.items.push(at);
+  });
+  return [...byScope.values()];
+}
+
+function drawOf(plan: RoutePlan, keys: readonly HostKey[], byScope: Map<string, Draw>): Draw | null {
+  const { policy } = plan;
+  if (policy.keySelection === 'prioritized' || keys.length < 2) return null;
+  // A list has a counter of its own: with one for two lists whose items alternate, each would see every second turn.
+  const names = keys.map(({ name }) => name).join('\n');
+  const scope = createHash('sha256').update(names).digest('hex').slice(0, 24);
+  const id = `${policy.id}\n${scope}`;
+  const draw = byScope.get(id) ?? { policy, scope, keys, items: [] };
+  byScope.set(id, draw);
+  return draw;
+}
+
+function assign(turns: (Turn | null)[], draw: Draw, first: number, ranking: readonly string[] | null): void {
+  draw.items.forEach((at, i) => {
+    turns[at] = { index: first + i, ranking };
+  });
+}

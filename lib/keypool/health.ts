@@ -1,0 +1,47 @@
+import type { HostKey } from '../catalog/catalog.ts';
+import type { Db } from '../store/db.ts';
+import { deleteBreakers, readBreaker } from '../store/keypool.sql.ts';
+
+/** What the control API shows of a host key's breaker. Times are RFC 3339 UTC with milliseconds. */
+export interface KeyHealthView {
+  name: string;
+  state: 'closed' | 'open' | 'half_open';
+  /** Failures in a row, 0 to 7. */
+  step: number;
+  /** Null when closed, and without end after a 401. */
+  open_until: string | null;
+  reason: 'auth' | 'rate_limit' | 'server_error' | 'network' | null;
+  /** Models that rest on this key after a 403. */
+  models: { model: string; until: string }[];
+}
+
+/** Reads the breaker of a host key as Postgres has it: that of its value of today. Never shows the value. */
+export async function keyHealth(db: Db, hostKey: HostKey): Promise<KeyHealthView> {
+  const view: KeyHealthView = {
+    name: hostKey.name,
+    state: 'closed',
+    step: 0,
+    open_until: null,
+    reason: null,
+    models: [],
+  };
+  for (const row of await readBreaker(db, hostKey.breakerKey)) {
+    if (row.reason === 'forbidden') {
+      view.models.push({ model: row.model, until: row.open_until!.toISOString() });
+    } else {
+      view.state = row.half_open ? 'half_open' : 'open';
+      view.step = row.step;
+      view.open_until = row.open_until?.toISOString() ?? null;
+      view.reason = row.reason;
+    }
+  }
+  return view;
+}
+
+/**
+ * Closes the breaker of a host key's value of today and wakes its resting models. Replicas that work see it with their
+ * next look, within a second; the one that took the call resets through its pool and sees it at once.
+ */
+export function resetKey(db: Db, hostKey: HostKey): Promise<void> {
+  return deleteBreakers(db, hostKey.breakerKey);
+}

@@ -1,0 +1,172 @@
+import type { HostKey } from '../catalog/catalog.ts';
+import { type Clock, uuidv7 } from '../clock.ts';
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Candidate, RoutePlan } from '../routing/plan.ts';
+import type { Db } from '../store/db.ts';
+import { readBreakers, takeProbe } from '../store/keypool.sql.ts';
+import type { CallClass, CallResult } from '../upstream/outcome.ts';
+import { BREAKER_EFFECTS, MAX_RETRY_AFTER_MS } from './breaker.ts';
+import { drawForClaim } from './draw.ts';
+import { resetKey } from './health.ts';
+import { orderKeys, type Turn } from './select.ts';
+import { createSnapshot, type KeyHealth, PROBE_RETRY_MS } from './snapshot.ts';
+import { createWriteQueue } from './writes.ts';
+
+export interface KeyPoolOptions {
+  db: Db;
+  log: Log;
+  clock: Clock;
+  /** How long a half-open breaker waits for its probe before it lets another through: the time limit of an item. */
+  probeLeaseMs: number;
+  /** A breaker opened or closed by a call of this replica; for metrics. */
+  onChange?: (change: { hostKey: string; class: CallClass }) => void;
+}
+
+/** Draws keys and keeps their breakers, shared by all replicas through Postgres. */
+export interface KeyPool {
+  /** Reads the breakers of all replicas. Called together, it reads once. A failure is logged and changes nothing. */
+  refresh(): Promise<void>;
+  /** `refresh`, unless the last one is at most `maxAgeMs` old (1,000). Before a claim; and on a timer while items run. */
+  ensureFresh(maxAgeMs?: number): Promise<void>;
+  /** Turns for the items of a claim, in their order. No query when no policy among them takes turns. */
+  drawTurns(plans: readonly RoutePlan[]): Promise<(Turn | null)[]>;
+  /** Keys of a candidate to try, in order; those that are open are left out. A `half_open` one needs `tryProbe` first. */
+  order(candidate: Candidate, plan: RoutePlan, turn: Turn | null): readonly HostKey[];
+  health(key: HostKey, model: string): KeyHealth;
+  /**
+   * Takes the one probe of a half-open key; null when another call has it. It ends with `report`, or with
+   * `releaseProbe` when no call was made.
+   */
+  tryProbe(key: HostKey): Promise<string | null>;
+  releaseProbe(key: HostKey, probeId: string): void;
+  /** Takes note of an outcome: at once here, soon in Postgres. `probeId` when the call was a probe. */
+  report(
+    key: HostKey,
+    model: string,
+    result: Pick<CallResult, 'class' | 'startedAt' | 'retryAfterMs'>,
+    probeId: string | null,
+  ): void;
+  /**
+   * Milliseconds until the first key of any candidate may be drawn: 0 when one may now; null when none ever will by
+   * itself. What an item that found no key waits for, if its time limit allows.
+   */
+  reopensInMs(plan: RoutePlan): number | null;
+  /** Closes a key's breaker and wakes its resting models, for all replicas (they see it within a second). */
+  reset(key: HostKey): Promise<void>;
+  /** Writes what is not in Postgres yet; before the process ends. */
+  flush(): Promise<void>;
+}
+
+/** A pool over shared breakers. It has no timer and asks Postgres nothing by itself. */
+export function createKeyPool(options: KeyPoolOptions): KeyPool {
+  const { db, log, clock } = options;
+  const snapshot = createSnapshot();
+  const writes = createWriteQueue({ db, log, monotonic: clock.monotonic });
+  let readAt = Number.NEGATIVE_INFINITY;
+  let reading: Promise<void> | null = null;
+
+  const usable = (keys: readonly HostKey[], model: string): readonly HostKey[] => {
+    const now = clock.monotonic();
+    const mayDraw = (key: HostKey) => snapshot.reopensIn(key, model, now) === 0;
+    return keys.every(mayDraw) ? keys : keys.filter(mayDraw);
+  };
+
+  async function read(): Promise<void> {
+    const mark = snapshot.mark();
+    try {
+      await writes.flush();
+      const rows = await readBreakers(db);
+      readAt = clock.monotonic();
+      snapshot.replace(rows, readAt, mark, writes.has);
+    } catch (error) {
+      log.warn({ err: reasonOf(error) }, 'breaker state not read');
+    }
+  }
+
+  const refresh = (): Promise<void> => {
+    reading ??= read().finally(() => {
+      reading = null;
+    });
+    return reading;
+  };
+
+  const pool: KeyPool = {
+    refresh,
+    ensureFresh: (maxAgeMs = 1_000) => (clock.monotonic() - readAt <= maxAgeMs ? Promise.resolve() : refresh()),
+    drawTurns: (plans) =>
+      drawForClaim({ db, log, usable: (plan) => usable(plan.candidates[0]!.keys, plan.model.name) }, plans),
+    order: (candidate, plan, turn) =>
+      orderKeys(usable(candidate.keys, plan.model.name), plan.policy.keySelection, turn),
+    health: (key, model) => snapshot.health(key, model, clock.monotonic()),
+
+    async tryProbe(key) {
+      const probeId = uuidv7(clock.now());
+      // From now on nobody here asks for it again, whatever Postgres answers.
+      snapshot.setProbe(key.breakerKey, clock.monotonic() + PROBE_RETRY_MS);
+      try {
+        if (await takeProbe(db, key.breakerKey, probeId, options.probeLeaseMs)) {
+          snapshot.setProbe(key.breakerKey, clock.monotonic() + options.probeLeaseMs);
+          return probeId;
+        }
+      } catch (error) {
+        log.warn({ err: reasonOf(error) }, 'probe of a breaker not taken');
+        return null;
+      }
+      void refresh(); // another replica has it, or has closed the breaker
+      return null;
+    },
+
+    releaseProbe(key, probeId) {
+      snapshot.setProbe(key.breakerKey, 0);
+      writes.add(key.breakerKey, { kind: 'release', probeId });
+    },
+
+    report(key, model, result, probeId) {
+      if (key.breakerKey === '') return;
+      const effect = BREAKER_EFFECTS[result.class];
+      const harmless = effect === 'close' || effect === 'none';
+      if (harmless && probeId === null && !snapshot.knows(key.breakerKey)) return;
+      const now = clock.monotonic();
+      const startedAt = now - Math.max(0, clock.now() - result.startedAt);
+      const changed = () => options.onChange?.({ hostKey: key.name, class: result.class });
+      if (effect === 'forbidden' && snapshot.forbid(key.breakerKey, model, startedAt, now)) {
+        writes.add(key.breakerKey, { kind: 'forbidden', startedAt, model });
+        changed();
+      }
+      const event = { class: result.class, startedAt, retryAfterMs: result.retryAfterMs, probe: probeId !== null };
+      if (snapshot.apply(key.breakerKey, event, now)) {
+        const retryAfterMs = Math.min(result.retryAfterMs ?? 0, MAX_RETRY_AFTER_MS);
+        if (effect === 'close') writes.add(key.breakerKey, { kind: 'close', seenAt: now });
+        if (effect === 'auth') writes.add(key.breakerKey, { kind: 'auth' });
+        if (effect === 'retry_after') {
+          writes.add(key.breakerKey, { kind: 'retry_after', startedAt, probeId, seenAt: now, retryAfterMs });
+        }
+        if (effect === 'backoff') {
+          const reason = result.class === 'network' ? 'network' : 'server_error';
+          writes.add(key.breakerKey, { kind: 'backoff', startedAt, probeId, reason });
+        }
+        changed();
+      } else if (probeId !== null) {
+        pool.releaseProbe(key, probeId);
+      }
+    },
+
+    reopensInMs(plan) {
+      const now = clock.monotonic();
+      let first = Number.POSITIVE_INFINITY;
+      for (const { keys } of plan.candidates) {
+        for (const key of keys) first = Math.min(first, snapshot.reopensIn(key, plan.model.name, now));
+      }
+      return first === Number.POSITIVE_INFINITY ? null : Math.ceil(first);
+    },
+
+    async reset(key) {
+      writes.drop(key.breakerKey);
+      await resetKey(db, key);
+      snapshot.forget(key.breakerKey);
+    },
+    flush: writes.flush,
+  };
+  return pool;
+}

@@ -1,0 +1,124 @@
+import type { HostKey } from '../catalog/catalog.ts';
+import type { BreakerRow } from '../store/keypool.sql.ts';
+import { type Breaker, type BreakerEvent, nextBreaker, nextForbidden } from './breaker.ts';
+
+/**
+ * Whether a key may be drawn for a model. `half_open` may, by whoever takes the probe; `probing` is half-open with the
+ * probe under way.
+ */
+export type KeyHealth = 'closed' | 'half_open' | 'probing' | 'open' | 'auth';
+
+/** What a replica believes of all breakers. Times are local monotonic milliseconds. */
+export interface Snapshot {
+  health(key: HostKey, model: string, now: number): KeyHealth;
+  /** Milliseconds until the key may be drawn for the model: 0 when it may now, Infinity after a 401. */
+  reopensIn(key: HostKey, model: string, now: number): number;
+  /** False when the key is closed for every model: what an outcome of a healthy key needs to know. */
+  knows(breakerKey: string): boolean;
+  /** Applies an outcome; true when the key's breaker changed. */
+  apply(breakerKey: string, event: BreakerEvent, now: number): boolean;
+  /** Applies a 403; true when the rest of the (key, model) began with it. */
+  forbid(breakerKey: string, model: string, startedAt: number, now: number): boolean;
+  /** The probe is under way until then; 0: it is free again. */
+  setProbe(breakerKey: string, until: number): void;
+  /** Drops all that is known of a key. */
+  forget(breakerKey: string): void;
+  /** Marks a moment: `replace` keeps what changed here after it. */
+  mark(): number;
+  /** Takes over what Postgres says, but for keys that changed here since `mark` or that `unwritten` names. */
+  replace(rows: readonly BreakerRow[], now: number, mark: number, unwritten: (breakerKey: string) => boolean): void;
+}
+
+interface Entry {
+  breaker: Breaker | null;
+  probeUntil: number;
+  /** Model -> until when it rests. */
+  forbidden: Map<string, number>;
+  changed: number;
+}
+
+/** A probe that another one holds is asked for again after this long: it may be over any moment. */
+export const PROBE_RETRY_MS = 1_000;
+
+/** An empty snapshot: every key is closed. */
+export function createSnapshot(): Snapshot {
+  let entries = new Map<string, Entry>();
+  let changes = 0;
+
+  const touch = (breakerKey: string): Entry => {
+    const entry = entries.get(breakerKey) ?? newEntry();
+    entries.set(breakerKey, entry);
+    entry.changed = ++changes;
+    return entry;
+  };
+
+  // Nearly always nothing is known of a key, and this is all that an item costs.
+  const health = (key: HostKey, model: string, now: number): KeyHealth => {
+    const entry = entries.size === 0 || key.breakerKey === '' ? undefined : entries.get(key.breakerKey);
+    if (entry === undefined) return 'closed';
+    if (entry.breaker?.reason === 'auth') return 'auth';
+    if (now < (entry.breaker?.openUntil ?? 0) || now < (entry.forbidden.get(model) ?? 0)) return 'open';
+    if (entry.breaker === null) return 'closed';
+    return now < entry.probeUntil ? 'probing' : 'half_open';
+  };
+
+  return {
+    health,
+    reopensIn(key, model, now) {
+      const known = health(key, model, now);
+      if (known === 'closed' || known === 'half_open') return 0;
+      if (known === 'probing') return PROBE_RETRY_MS;
+      const entry = entries.get(key.breakerKey)!;
+      return Math.max(entry.breaker?.openUntil ?? 0, entry.forbidden.get(model) ?? 0) - now;
+    },
+    knows: (breakerKey) => entries.has(breakerKey),
+    apply(breakerKey, event, now) {
+      const before = entries.get(breakerKey)?.breaker ?? null;
+      const after = nextBreaker(before, event, now);
+      if (after === before) return false;
+      const entry = touch(breakerKey);
+      entry.breaker = after;
+      entry.probeUntil = 0;
+      return true;
+    },
+    forbid(breakerKey, model, startedAt, now) {
+      const before = entries.get(breakerKey)?.forbidden.get(model);
+      const after = nextForbidden(before, startedAt, now);
+      if (after === before) return false;
+      touch(breakerKey).forbidden.set(model, after);
+      return true;
+    },
+    setProbe(breakerKey, until) {
+      if (entries.has(breakerKey)) touch(breakerKey).probeUntil = until;
+    },
+    forget(breakerKey) {
+      const entry = touch(breakerKey);
+      entry.breaker = null;
+      entry.forbidden.clear();
+    },
+    mark: () => changes,
+    replace(rows, now, mark, unwritten) {
+      const next = new Map<string, Entry>();
+      for (const [breakerKey, entry] of entries) {
+        if (entry.changed > mark || unwritten(breakerKey)) next.set(breakerKey, entry);
+      }
+      for (const row of rows) {
+        const entry = next.get(row.breaker_key) ?? newEntry();
+        if (entry.changed > 0) continue; // kept from before
+        next.set(row.breaker_key, entry);
+        const until = row.open_for_ms === null ? Number.POSITIVE_INFINITY : now + row.open_for_ms;
+        if (row.reason === 'forbidden') {
+          entry.forbidden.set(row.model, until);
+        } else {
+          entry.breaker = { reason: row.reason, step: row.step, openUntil: until };
+          entry.probeUntil = now + (row.probe_for_ms ?? 0);
+        }
+      }
+      entries = next;
+    },
+  };
+}
+
+function newEntry(): Entry {
+  return { breaker: null, probeUntil: 0, forbidden: new Map(), changed: 0 };
+}
