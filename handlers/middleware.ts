@@ -1,0 +1,59 @@
+import middy, { type MiddlewareObj } from '@middy/core';
+import type { Context } from 'aws-lambda';
+import type { Caller, Headers } from '../lib/auth/authenticate.ts';
+import { ApiError } from '../lib/errors.ts';
+import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
+import { renderError } from '../lib/http/render.ts';
+import { requestIdHeaders, requestIdOf } from '../lib/http/request-id.ts';
+import type { Log } from '../lib/log.ts';
+
+/** Why this replica does not answer yet. */
+export interface NotReady {
+  code: 'not_ready' | 'schema_outdated';
+  /** For people and logs, without secrets: `payload directory is not shared`. */
+  reason: string;
+}
+
+/** What every route needs of the application. */
+export interface GateDeps {
+  log: Log;
+  /** Null when migrations, catalogue and stores are ready. */
+  notReady(): NotReady | null;
+  /** Who presents these headers, by the present snapshot; throws ApiError 401. */
+  authenticate(headers: Headers): Promise<Caller>;
+}
+
+/** What a handler does, once its caller is known; it throws ApiError and never sees the wire form of an error. */
+export type Authenticated = (event: ApiEvent, caller: Caller) => Promise<ApiResult>;
+
+/**
+ * Makes a plain function a Lambda handler: request ids on every answer, errors as HTTP by the one exit, 503 until ready,
+ * then authentication.
+ */
+export function authenticated(app: GateDeps, handle: Authenticated): ApiHandler {
+  const run = async (event: ApiEvent): Promise<ApiResult> => {
+    const unready = app.notReady();
+    if (unready) throw new ApiError(unready.code, unready.reason);
+    return handle(event, await app.authenticate(event.headers));
+  };
+  return open(app, run);
+}
+
+/** The same for a route that asks for no credential and answers before the service is ready. */
+export function open(app: Pick<GateDeps, 'log'>, handle: (event: ApiEvent) => Promise<ApiResult>): ApiHandler {
+  return middy<ApiEvent, ApiResult, Error, Context>(handle).use(answers(app.log)) as ApiHandler;
+}
+
+function answers(log: Log): MiddlewareObj<ApiEvent, ApiResult, Error, Context> {
+  const stamp = (event: ApiEvent, result: ApiResult) =>
+    Object.assign(result.headers, requestIdHeaders(requestIdOf(event)));
+  return {
+    after: ({ event, response }) => {
+      if (response) stamp(event, response);
+    },
+    onError: (request) => {
+      request.response = renderError(request.error, requestIdOf(request.event), log);
+      stamp(request.event, request.response);
+    },
+  };
+}

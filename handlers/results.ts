@@ -1,0 +1,44 @@
+import { PAGE_BYTES, type ResultsDeps, renderResults } from '../lib/batch/results.ts';
+import { isUuid } from '../lib/clock.ts';
+import { ApiError } from '../lib/errors.ts';
+import { parseQuery, RESULTS_QUERY } from '../lib/http/contracts.ts';
+import { type ApiHandler, pathParameter, queryOf } from '../lib/http/event.ts';
+import { findBatch } from '../lib/store/batches.sql.ts';
+import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
+
+const PAGE_ITEMS = 1000;
+/** Without streaming every answer is a page; one that was not asked for is as long as its bytes allow. */
+const MAX_PAGE_ITEMS = 10_000;
+
+export interface ResultsApp extends GateDeps, ResultsDeps {
+  /** True in the container. On Lambda an answer is one value of at most 6 MB, so that pages are all there is. */
+  streaming: boolean;
+}
+
+/** `GET /v1/batches/{id}/results` */
+export function results(app: ResultsApp): ApiHandler {
+  const handle: Authenticated = async (event, { owner }) => {
+    const { after, limit, state } = parseQuery(RESULTS_QUERY, queryOf(event));
+    const key = { surface: 'relay', owner, id: pathParameter(event, 'id') };
+    const batch = isUuid(key.id) ? await findBatch(app.db, key) : null;
+    if (batch === null) throw new ApiError('not_found');
+
+    const asked = after !== undefined || limit !== undefined;
+    const page =
+      asked || !app.streaming
+        ? { limit: limit ?? (asked ? PAGE_ITEMS : MAX_PAGE_ITEMS), singleMaxBytes: app.streaming ? null : PAGE_BYTES }
+        : null;
+    const stream = renderResults(app, key, batch, { after: after ?? -1, state: state ?? null, page });
+    const answer = { statusCode: 200, headers: { 'content-type': 'application/json' }, batchId: key.id };
+    if (app.streaming) return { ...answer, stream };
+    // Base64, because item bytes need not be valid UTF-8 and must not change.
+    return { ...answer, isBase64Encoded: true, body: (await collect(stream)).toString('base64') };
+  };
+  return authenticated(app, handle);
+}
+
+async function collect(stream: AsyncIterable<Buffer>): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  return Buffer.concat(chunks);
+}

@@ -1,0 +1,45 @@
+import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
+import { parseSubmission } from '../lib/batch/submission.ts';
+import { type SubmitDeps, submitBatch } from '../lib/batch/submit.ts';
+import type { Catalog } from '../lib/catalog/catalog.ts';
+import { bodyTooLarge } from '../lib/http/body.ts';
+import { idempotencyKeyOf, recordedHeader, refuseEncodedBody } from '../lib/http/contracts.ts';
+import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
+import { json } from '../lib/http/render.ts';
+import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
+
+export interface SubmitApp extends GateDeps, SubmitDeps {
+  /** The snapshot in force. */
+  catalog(): Catalog;
+  maxItems: number;
+  /** The Node adapter refuses larger bodies before it reads them; here it is API Gateway's that are checked. */
+  maxRequestBytes: number;
+}
+
+/** `POST /v1/batches` */
+export function submit(app: SubmitApp): ApiHandler {
+  const handle: Authenticated = async (event, caller) => {
+    const catalog = app.catalog();
+    const attribution = attributionOf(caller, governingPolicy(caller, catalog), catalog);
+    refuseEncodedBody(event.headers);
+    const body = bodyOf(event);
+    if (body.length > app.maxRequestBytes) throw bodyTooLarge(`${body.length} bytes`, app.maxRequestBytes);
+
+    const idempotencyKey = idempotencyKeyOf(event.headers);
+    const anthropicVersion = recordedHeader(event.headers, 'anthropic-version');
+    const anthropicBeta = recordedHeader(event.headers, 'anthropic-beta');
+    const made = await submitBatch(app, {
+      ...parseSubmission(body, app.maxItems),
+      surface: 'relay',
+      attribution,
+      body,
+      idempotencyKey,
+      anthropicVersion,
+      anthropicBeta,
+    });
+    const replayed: Record<string, string> = made.replayed ? { 'idempotency-replayed': 'true' } : {};
+    const answer = json(202, { id: made.id, status: 'queued', total_items: made.totalItems }, replayed);
+    return { ...answer, batchId: made.id };
+  };
+  return authenticated(app, handle);
+}

@@ -1,0 +1,125 @@
+import { sleep } from '../clock.ts';
+import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
+import type { ItemState } from './batch.ts';
+import type { ResultElement } from './elements.ts';
+import { readRanges } from './ranges.ts';
+import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, type IndexRecord, readIndexRecord } from './result-index.ts';
+
+export interface DocumentDeps {
+  payloads: Pick<PayloadStore, 'read' | 'stream' | 'size'>;
+}
+
+/** A compacted batch: where its document is, and how many elements that has. */
+export interface ResultsDocument {
+  resultsId: string;
+  totalItems: number;
+}
+
+/** Index records of one read: 256 KiB. */
+const RECORDS = 16_384;
+const LOAD_BYTES = 4 * 1024 * 1024;
+const TRIES = 3;
+const RETRY_MS = 200;
+const EMPTY = Buffer.alloc(0);
+
+/**
+ * The document's own bytes from the element after `after` to its end, the closing `]}` included; from -1 that is all but
+ * the opening. A read that breaks goes on from where it was, up to three times in a row.
+ */
+export async function* documentBytes(
+  deps: DocumentDeps,
+  document: ResultsDocument,
+  after: number,
+): AsyncGenerator<Buffer> {
+  const ref = { kind: 'result', id: document.resultsId } as const;
+  const end = await deps.payloads.size(ref);
+  let at = after < 0 ? DOCUMENT_HEAD.length : end - DOCUMENT_TAIL.length;
+  if (after >= 0 && after + 1 < document.totalItems) {
+    const [first] = await readRecords(deps, document, after + 1, 1);
+    at = first!.offset;
+  }
+  for (let failures = 0; at < end; ) {
+    try {
+      for await (const chunk of deps.payloads.stream(ref, at, end - at)) {
+        at += chunk.length;
+        failures = 0;
+        yield chunk;
+      }
+      return;
+    } catch (error) {
+      if (error instanceof PayloadNotFound || ++failures === TRIES) throw error;
+      await sleep(RETRY_MS);
+    }
+  }
+}
+
+/** Chosen elements of the document, in idx order, some at a time. What cannot be read throws. */
+export async function* documentElements(
+  deps: DocumentDeps,
+  document: ResultsDocument,
+  options: { after: number; limit: number | null; state: ItemState | null },
+): AsyncGenerator<ResultElement[]> {
+  let loading: Promise<ResultElement[]> | null = null;
+  for await (const wanted of chooseRecords(deps, document, options)) {
+    const next = loadElements(deps, document, wanted);
+    next.catch(() => {});
+    if (loading) yield await loading;
+    loading = next;
+  }
+  if (loading) yield await loading;
+}
+
+type Numbered = IndexRecord & { idx: number };
+
+async function* chooseRecords(
+  deps: DocumentDeps,
+  document: ResultsDocument,
+  options: { after: number; limit: number | null; state: ItemState | null },
+): AsyncGenerator<Numbered[]> {
+  let left = options.limit ?? Number.POSITIVE_INFINITY;
+  let group: Numbered[] = [];
+  let bytes = 0;
+  for (let idx = options.after + 1; idx < document.totalItems && left > 0; ) {
+    const count = Math.min(RECORDS, document.totalItems - idx, options.state === null ? left : RECORDS);
+    for (const record of await readRecords(deps, document, idx, count)) {
+      if (left > 0 && (options.state === null || record.state === options.state)) {
+        if (bytes + record.length > LOAD_BYTES && group.length > 0) {
+          yield group;
+          group = [];
+          bytes = 0;
+        }
+        group.push({ ...record, idx });
+        bytes += record.length;
+        left--;
+      }
+      idx++;
+    }
+  }
+  if (group.length > 0) yield group;
+}
+
+async function readRecords(
+  deps: DocumentDeps,
+  document: ResultsDocument,
+  from: number,
+  count: number,
+): Promise<IndexRecord[]> {
+  const ref = { kind: 'index', id: document.resultsId } as const;
+  const range = { offset: from * INDEX_RECORD_BYTES, length: count * INDEX_RECORD_BYTES };
+  const [bytes] = await readRanges(deps.payloads, ref, [range]);
+  if (!Buffer.isBuffer(bytes)) throw bytes;
+  return Array.from({ length: count }, (_, i) => readIndexRecord(bytes, i));
+}
+
+async function loadElements(
+  deps: DocumentDeps,
+  document: ResultsDocument,
+  records: readonly Numbered[],
+): Promise<ResultElement[]> {
+  const read = await readRanges(deps.payloads, { kind: 'result', id: document.resultsId }, records);
+  return records.map(({ idx, state }, i) => {
+    const head = read[i]!;
+    if (!Buffer.isBuffer(head)) throw head;
+    return { idx, state, head, body: null, tail: EMPTY };
+  });
+}

@@ -1,0 +1,160 @@
+import { ApiError } from '../errors.ts';
+import { type BatchKey, type BatchRow, findBatch } from '../store/batches.sql.ts';
+import type { Db } from '../store/db.ts';
+import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
+import type { ItemState } from './batch.ts';
+import { documentBytes, documentElements } from './document.ts';
+import { failedElement, type ResultElement, resultElements, UnreadableSpan } from './elements.ts';
+import { DOCUMENT_HEAD, DOCUMENT_TAIL } from './result-index.ts';
+
+export interface ResultsDeps {
+  db: Db;
+  payloads: Pick<PayloadStore, 'read' | 'stream' | 'size'>;
+}
+
+export interface ResultsOptions {
+  /** Elements after this idx; -1 for all. */
+  after: number;
+  state: ItemState | null;
+  /** A page with `next_after` of at most `limit` elements; null gives all of them, without it. */
+  page: { limit: number; singleMaxBytes: number | null } | null;
+}
+
+/** A page ends before it gets larger than this: as base64 inside a Lambda answer it is just under the 6 MB of AWS. */
+export const PAGE_BYTES = 4_500_000;
+/** Chunks are about this large: large enough for few writes, small enough for the first byte. */
+const CHUNK_BYTES = 256 * 1024;
+const COMMA = Buffer.from(',');
+
+/**
+ * `{"results":[...]}` in chunks, item bytes exactly as they were stored, bounded in memory (8 MiB, or two of the largest
+ * responses). A compacted batch is read from its document, else from item rows and segments; a batch that is compacted
+ * under the reader goes on from the same idx. Deleted, or broken later: throws, `not_found` before the first chunk, so that
+ * no well-formed wrong document ever goes out. Item states are each of the moment they are read.
+ */
+export async function* renderResults(
+  deps: ResultsDeps,
+  key: BatchKey,
+  batch: BatchRow,
+  options: ResultsOptions,
+): AsyncGenerator<Buffer> {
+  const out = chunker();
+  out.add(Buffer.from(DOCUMENT_HEAD));
+  let { after } = options;
+  let taken = 0;
+  let bytes = 0;
+  let more = false;
+  let current = batch;
+  let tolerant = false;
+
+  const take = (given: ResultElement): boolean => {
+    const element = options.page?.singleMaxBytes ? cutTo(given, options.page.singleMaxBytes) : given;
+    const length = element.head.length + (element.body?.length ?? 0) + element.tail.length + 1;
+    if (options.page && taken > 0 && (taken === options.page.limit || bytes + length > PAGE_BYTES)) return false;
+    if (taken > 0) out.add(COMMA);
+    out.add(element.head);
+    if (element.body) out.add(element.body);
+    out.add(element.tail);
+    after = element.idx;
+    taken++;
+    bytes += length;
+    return true;
+  };
+
+  reading: for (;;) {
+    const document = current.results_id && { resultsId: current.results_id, totalItems: current.total_items };
+    // One more than the page holds tells whether there is a next one.
+    const rest = options.page ? options.page.limit + 1 - taken : null;
+    const range = { after, limit: rest, state: options.state };
+    try {
+      if (document && !options.page && !options.state) {
+        if (taken > 0 && after + 1 < current.total_items) out.add(COMMA);
+        for await (const chunk of documentBytes(deps, document, after)) {
+          yield* out.take(); // not before: until the document answers, the caller can still be told `not_found`
+          yield chunk;
+        }
+        return;
+      }
+      const groups = document
+        ? documentElements(deps, document, range)
+        : resultElements(deps, current.id, { ...range, onBadSpan: tolerant ? 'render' : 'throw_missing' });
+      for await (const group of groups) {
+        for (const element of group) {
+          if (!take(element)) {
+            more = true;
+            break reading;
+          }
+          if (out.size() >= CHUNK_BYTES) yield* out.take();
+        }
+        if (taken === group.length) yield* out.take(); // the first byte should not wait for the second group
+      }
+      if (!document) await checkWhole(deps.db, key, current, options, after);
+      break;
+    } catch (error) {
+      if (!isMissing(error)) throw error;
+      const again = await findBatch(deps.db, key);
+      if (again === null) throw new ApiError('not_found', undefined, { cause: error });
+      if (document) throw error;
+      // Neither deleted nor compacted: the segment itself is lost, and its items say so.
+      tolerant = again.results_id === null;
+      current = again;
+    }
+  }
+  out.add(Buffer.from(options.page ? `],"next_after":${more ? after : null}}` : DOCUMENT_TAIL));
+  yield* out.take();
+}
+
+/** Rows that end early were deleted under the reader: that must not look like the end of the batch. */
+async function checkWhole(
+  db: Db,
+  key: BatchKey,
+  batch: BatchRow,
+  options: ResultsOptions,
+  last: number,
+): Promise<void> {
+  if (last === batch.total_items - 1) return;
+  if (options.state === null && options.after < batch.total_items - 1) throw new ApiError('not_found');
+  if ((await findBatch(db, key)) === null) throw new ApiError('not_found');
+}
+
+function isMissing(error: unknown): boolean {
+  return error instanceof PayloadNotFound || (error instanceof UnreadableSpan && error.missing);
+}
+
+function cutTo(element: ResultElement, maxBytes: number): ResultElement {
+  const length = element.head.length + (element.body?.length ?? 0);
+  return length <= maxBytes ? element : failedElement(element.idx, 'larger than one answer here can be');
+}
+
+/**
+ * Joins small pieces into chunks: a write for each of 100,000 pieces would cost more than copying them. Large ones are
+ * passed on as they are.
+ */
+function chunker() {
+  let ready: Buffer[] = [];
+  let parts: Buffer[] = [];
+  let size = 0;
+  const join = () => {
+    if (parts.length > 0) ready.push(Buffer.concat(parts));
+    parts = [];
+  };
+  return {
+    add(part: Buffer) {
+      size += part.length;
+      if (part.length < CHUNK_BYTES) {
+        parts.push(part);
+        return;
+      }
+      join();
+      ready.push(part);
+    },
+    size: () => size,
+    take(): Buffer[] {
+      join();
+      const chunks = ready;
+      ready = [];
+      size = 0;
+      return chunks;
+    },
+  };
+}

@@ -1,0 +1,258 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type { Context } from 'aws-lambda';
+import { uuidv7 } from '../clock.ts';
+import { ApiError, ConfigError } from '../errors.ts';
+import type { Log } from '../log.ts';
+import { bodyTooLarge, drain, hasBody, readBody } from './body.ts';
+import { type ApiEvent, type ApiResult, attachBody } from './event.ts';
+import { onMalformed } from './malformed.ts';
+import { renderError } from './render.ts';
+import { ownRequestId, requestIdHeaders } from './request-id.ts';
+import { respond } from './respond.ts';
+import { type BoundRoute, createMatcher } from './routes.ts';
+
+/** One request as the metrics see it: by pattern, never by path. 499: the client went away before its answer. */
+export interface SeenRequest {
+  method: string;
+  route: string;
+  status: number;
+  seconds: number;
+}
+
+export interface ServeOptions {
+  host: string;
+  /** 0 takes a free one. */
+  port: number;
+  routes: readonly BoundRoute[];
+  /** Largest body of a route that reads one, bytes. */
+  maxBodyBytes: number;
+  log: Log;
+  onRequest?: (seen: SeenRequest) => void;
+  /** How long a client may take nothing of its answer; 60 s unless a test says otherwise. */
+  stallMs?: number;
+}
+
+export interface HttpServer {
+  /** The port it listens on. */
+  port: number;
+  /**
+   * Stops accepting, closes idle connections at once, lets requests in work finish for `deadlineMs`, then cuts the rest.
+   */
+  close(deadlineMs: number): Promise<void>;
+}
+
+const STALL_MS = 60_000;
+/** Over what a load balancer keeps idle connections (60 s): the side that reuses one must not be the last to know. */
+const KEEP_ALIVE_MS = 65_000;
+const HEADERS_MS = 30_000;
+/** A whole upload: 64 MiB at 2 Mbit/s. */
+const REQUEST_MS = 300_000;
+const MAX_HEADER_BYTES = 64 * 1024;
+/** What is still taken of a body that was refused, and for how long. */
+const DRAIN_BYTES = 256 * 1024 * 1024;
+const DRAIN_MS = 30_000;
+
+/**
+ * Runs Lambda handlers on a plain HTTP server: builds the event, passes body bytes beside it, streams what a handler
+ * streams. Throws ConfigError when it cannot listen.
+ */
+export async function serve(options: ServeOptions): Promise<HttpServer> {
+  const match = createMatcher(options.routes);
+  const stallMs = options.stallMs ?? STALL_MS;
+  const busy = new Map<Socket, number>();
+  let closing = false;
+
+  const server = createServer({
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    headersTimeout: HEADERS_MS,
+    requestTimeout: REQUEST_MS,
+    maxHeaderSize: MAX_HEADER_BYTES,
+    requireHostHeader: false, // Node's own 400 for it would carry no request id
+  });
+
+  const answer = async (req: IncomingMessage, res: ServerResponse, call: Call): Promise<ApiResult | null> => {
+    const found = match(call.method, call.path);
+    if (found.kind === 'unknown') {
+      if (call.method === 'OPTIONS' && call.path === '*') return { statusCode: 204, headers: { allow: ALL_METHODS } };
+      throw new ApiError('not_found');
+    }
+    call.route = found.kind === 'method' ? found.pattern : found.route.pattern;
+    if (found.kind === 'method') {
+      if (call.method === 'OPTIONS') return { statusCode: 204, headers: { allow: found.allow } };
+      throw new ApiError('method_not_allowed', undefined, { headers: { allow: found.allow } });
+    }
+    const event = eventOf(req, call, found.route, found.parameters);
+    if (found.route.readsBody) {
+      if (call.expectsContinue && Number(req.headers['content-length'] ?? 0) <= options.maxBodyBytes) {
+        res.writeContinue();
+        call.expectsContinue = false;
+      }
+      const read = await readBody(req, options.maxBodyBytes);
+      if (read.kind === 'aborted') return null;
+      if (read.kind === 'too_large') throw bodyTooLarge(read.sent, options.maxBodyBytes);
+      attachBody(event, read.body);
+    }
+    return found.route.run(event, { awsRequestId: call.requestId } as Context);
+  };
+
+  const send = async (req: IncomingMessage, res: ServerResponse, call: Call, result: ApiResult): Promise<void> => {
+    call.status = result.statusCode;
+    call.batchId = result.batchId;
+    for (const [name, value] of Object.entries(requestIdHeaders(call.requestId))) res.setHeader(name, value);
+    // Told no "continue", the client may skip its body or send it: only a new connection has no such doubt.
+    if (closing || call.expectsContinue) res.setHeader('connection', 'close');
+    const sent = respond(res, result, { headOnly: call.method === 'HEAD', stallMs });
+    if (hasBody(req)) drain(req, DRAIN_BYTES, DRAIN_MS);
+    await sent;
+  };
+
+  const handle = async (req: IncomingMessage, res: ServerResponse, expectsContinue: boolean): Promise<void> => {
+    const call = callOf(req, expectsContinue);
+    const socket = req.socket;
+    busy.set(socket, (busy.get(socket) ?? 0) + 1);
+    res.on('error', () => {}); // a client that is gone shows as 'close'
+    try {
+      const result = await answer(req, res, call).catch((error) => renderError(error, call.requestId, options.log));
+      if (result) await send(req, res, call, result);
+    } catch (error) {
+      // The stream failed: before its first byte that can still be told, later only by the broken connection.
+      const failure = renderError(error, call.requestId, options.log);
+      if (!res.headersSent && !res.destroyed) await send(req, res, call, failure);
+      else call.broken = true;
+    } finally {
+      if (!res.writableFinished) {
+        if (!call.broken) call.status = 499;
+        res.destroy();
+      }
+      const left = (busy.get(socket) ?? 1) - 1;
+      if (!socket.destroyed) busy.set(socket, left);
+      if (closing && left <= 0) socket.end();
+      report(options, call);
+    }
+  };
+
+  const onRequest = (expectsContinue: boolean) => (req: IncomingMessage, res: ServerResponse) => {
+    handle(req, res, expectsContinue).catch((error) => options.log.error({ err: error }, 'request handling failed'));
+  };
+  server.on('request', onRequest(false));
+  server.on('checkContinue', onRequest(true));
+  server.on('checkExpectation', onRequest(false)); // unknown expectations are passed over, as most servers do
+  server.on('connection', (socket: Socket) => {
+    busy.set(socket, 0);
+    socket.once('close', () => busy.delete(socket));
+  });
+  server.on('clientError', (error, socket) =>
+    onMalformed(error, socket as Socket, (busy.get(socket as Socket) ?? 0) > 0),
+  );
+
+  const port = await listen(server, options);
+  return {
+    port,
+    close: async (deadlineMs) => {
+      closing = true;
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      for (const [socket, requests] of busy) if (requests === 0) socket.destroy();
+      const timer = setTimeout(() => server.closeAllConnections(), deadlineMs);
+      await closed;
+      clearTimeout(timer);
+    },
+  };
+}
+
+const ALL_METHODS = 'GET, HEAD, POST, PUT, DELETE, OPTIONS';
+
+/** One request on its way; what the access log tells of it. */
+interface Call {
+  method: string;
+  path: string;
+  query: string;
+  requestId: string;
+  /** The pattern, or `unmatched`. */
+  route: string;
+  status: number;
+  batchId: string | undefined;
+  startedAt: number;
+  expectsContinue: boolean;
+  /** The answer was cut short by a fault of ours. */
+  broken: boolean;
+}
+
+function callOf(req: IncomingMessage, expectsContinue: boolean): Call {
+  const { path, query } = splitTarget(req.url ?? '/');
+  const id = req.headers['x-request-id'];
+  return {
+    method: req.method ?? 'GET',
+    path,
+    query,
+    requestId: ownRequestId(typeof id === 'string' ? id : undefined) ?? uuidv7(),
+    route: 'unmatched',
+    status: 499,
+    batchId: undefined,
+    startedAt: performance.now(),
+    expectsContinue,
+    broken: false,
+  };
+}
+
+/** Path and query of a request target; the absolute form of proxies (`GET http://host/path`) loses its origin. */
+function splitTarget(target: string): { path: string; query: string } {
+  const origin = /^https?:\/\/[^/?#]*/i.exec(target);
+  const local = origin ? target.slice(origin[0].length) || '/' : target;
+  const mark = local.indexOf('?');
+  return mark < 0 ? { path: local, query: '' } : { path: local.slice(0, mark), query: local.slice(mark + 1) };
+}
+
+function eventOf(req: IncomingMessage, call: Call, route: BoundRoute, parameters: Record<string, string>): ApiEvent {
+  const routeKey = `${route.method} ${route.pattern}`;
+  return {
+    version: '2.0',
+    routeKey,
+    rawPath: call.path,
+    rawQueryString: call.query,
+    headers: req.headers as ApiEvent['headers'], // only `set-cookie` is a list, and no request has it
+    pathParameters: parameters,
+    isBase64Encoded: false,
+    requestContext: {
+      accountId: 'local',
+      apiId: 'local',
+      domainName: req.headers.host ?? '',
+      domainPrefix: '',
+      http: {
+        method: call.method,
+        path: call.path,
+        protocol: `HTTP/${req.httpVersion}`,
+        sourceIp: req.socket.remoteAddress ?? '',
+        userAgent: req.headers['user-agent'] ?? '',
+      },
+      requestId: call.requestId,
+      routeKey,
+      stage: '$default',
+      time: '',
+      timeEpoch: 0,
+    },
+  };
+}
+
+/** One line a request: the pattern, never the query or a body. Probes are many and say nothing: `debug`. */
+function report(options: ServeOptions, call: Call): void {
+  const ms = performance.now() - call.startedAt;
+  const { method, route, status, requestId, batchId, broken } = call;
+  options.log[route === '/healthz' ? 'debug' : 'info'](
+    { method, route, status, ms: Math.round(ms * 10) / 10, requestId, batchId, ...(broken ? { broken } : {}) },
+    'request',
+  );
+  options.onRequest?.({ method, route, status, seconds: ms / 1000 });
+}
+
+function listen(server: Server, { host, port }: ServeOptions): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const onError = (error: NodeJS.ErrnoException) =>
+      reject(new ConfigError(`cannot listen on ${host}:${port}: ${error.code ?? error.message}`, { cause: error }));
+    server.once('error', onError);
+    server.listen(port, host, () => {
+      server.off('error', onError);
+      resolve((server.address() as AddressInfo).port);
+    });
+  });
+}

@@ -1,0 +1,69 @@
+import { API_ERRORS, ApiError, type ApiErrorCode, reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import { sqlState } from '../store/db.ts';
+import { StorageFull } from '../store/payloads.ts';
+import type { ApiResult } from './event.ts';
+
+/** Seconds in the Retry-After of a 503: about as long as a restart of Postgres or of a replica takes. */
+const RETRY_AFTER_SECONDS = '5';
+
+const JSON_HEADERS = { 'content-type': 'application/json' };
+
+/** A JSON answer from text that is already JSON. */
+export function jsonText(statusCode: number, body: string, headers: Record<string, string> = {}): ApiResult {
+  return { statusCode, headers: { ...JSON_HEADERS, ...headers }, body };
+}
+
+/** A JSON answer. */
+export function json(statusCode: number, value: unknown, headers: Record<string, string> = {}): ApiResult {
+  return jsonText(statusCode, JSON.stringify(value), headers);
+}
+
+/** The wire form of an error: always these four keys (design section 5). */
+export function errorBody(code: ApiErrorCode, message: string, param: string | null, status: number): string {
+  const type = status < 500 ? 'invalid_request_error' : 'api_error';
+  return JSON.stringify({ error: { type, message, code, param } });
+}
+
+/**
+ * The one exit of errors: whatever was thrown becomes an answer here. Nothing of 500 and above shows its own message:
+ * the log has it, under the request id. A database that is away and a full store are 503 with Retry-After, not 500.
+ */
+export function renderError(error: unknown, requestId: string, log: Log): ApiResult {
+  const known = asApiError(error);
+  if (known.status >= 500) {
+    const level = known.code === 'internal' ? 'error' : 'warn';
+    log[level]({ requestId, code: known.code, err: describe(error) }, 'request failed');
+  }
+  const message = known.status >= 500 ? API_ERRORS[known.code].message : known.message;
+  const retry: Record<string, string> = known.status === 503 ? { 'retry-after': RETRY_AFTER_SECONDS } : {};
+  return jsonText(known.status, errorBody(known.code, message, known.param, known.status), {
+    ...retry,
+    ...known.headers,
+  });
+}
+
+function asApiError(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  if (error instanceof StorageFull) return new ApiError('storage_full', undefined, { cause: error });
+  if (isDatabaseAway(error)) return new ApiError('not_ready', undefined, { cause: error });
+  return new ApiError('internal', undefined, { cause: error });
+}
+
+/** Narrower than `isConnectionError`, which takes everything without SQLSTATE: a TypeError is a 500, no restart. */
+function isDatabaseAway(error: unknown): boolean {
+  const state = sqlState(error);
+  if (state !== undefined) return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53');
+  const code = (error as { code?: unknown } | null)?.code;
+  if (typeof code === 'string') return /^E(CONNREFUSED|CONNRESET|PIPE|HOSTUNREACH|NETUNREACH|TIMEDOUT)$/.test(code);
+  return /^(Connection terminated|timeout exceeded when trying to connect|timeout expired|Client has encountered)/.test(
+    reasonOf(error),
+  );
+}
+
+/** Name, message, stack and causes; never the parameters of a statement, which pg puts beside the message. */
+function describe(error: unknown): Record<string, unknown> {
+  if (!(error instanceof Error)) return { message: String(error) };
+  const { name, message, stack, cause } = error;
+  return { name, message, stack, ...(cause === undefined ? {} : { cause: reasonOf(cause) }) };
+}

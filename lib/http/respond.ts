@@ -1,0 +1,71 @@
+import type { ServerResponse } from 'node:http';
+import type { ApiResult } from './event.ts';
+
+export interface RespondOptions {
+  /** HEAD: the head of the answer that GET would get, without its body. */
+  headOnly: boolean;
+  /** A client that takes not one byte for so long is dropped; a slow one is not. */
+  stallMs: number;
+}
+
+/**
+ * Sends a result and resolves when it is handed to the system or the connection is gone; never rejects for the client's
+ * doing. A stream that throws before its first chunk rejects with nothing sent, so that the error can still be an answer;
+ * later it destroys the connection and rejects: a cut answer must not look whole.
+ */
+export async function respond(res: ServerResponse, result: ApiResult, options: RespondOptions): Promise<void> {
+  if (result.stream && !options.headOnly) return respondStream(res, result, result.stream, options.stallMs);
+  const payload = Buffer.from(result.body ?? '', result.isBase64Encoded ? 'base64' : 'utf8');
+  const bodiless = result.statusCode === 204 || result.stream !== undefined;
+  res.writeHead(result.statusCode, bodiless ? result.headers : { ...result.headers, 'content-length': payload.length });
+  return finish(res, options.headOnly ? undefined : payload, options.stallMs);
+}
+
+async function respondStream(
+  res: ServerResponse,
+  result: ApiResult,
+  stream: AsyncIterable<Buffer>,
+  stallMs: number,
+): Promise<void> {
+  const chunks = stream[Symbol.asyncIterator]();
+  let next = await chunks.next();
+  res.writeHead(result.statusCode, result.headers);
+  try {
+    while (!next.done) {
+      if (res.destroyed) {
+        await chunks.return?.();
+        return;
+      }
+      if (!res.write(next.value)) await writable(res, stallMs);
+      next = await chunks.next();
+    }
+  } catch (error) {
+    res.destroy();
+    throw error;
+  }
+  return finish(res, undefined, stallMs);
+}
+
+/** Resolves when the buffers are empty again, or the connection is gone. */
+function writable(res: ServerResponse, stallMs: number): Promise<void> {
+  // Node's socket timer is put off by every partial write, and destroys the socket when nothing listens for it.
+  res.socket?.setTimeout(stallMs);
+  return new Promise((resolve) => {
+    const done = () => {
+      res.off('drain', done).off('close', done);
+      res.socket?.setTimeout(0);
+      resolve();
+    };
+    res.on('drain', done).on('close', done);
+    if (res.destroyed) done();
+  });
+}
+
+function finish(res: ServerResponse, payload: Buffer | undefined, stallMs: number): Promise<void> {
+  res.socket?.setTimeout(stallMs); // Node puts its keep-alive timer in place of this one once all is sent
+  return new Promise((resolve) => {
+    if (res.destroyed) return resolve();
+    res.once('close', resolve);
+    res.end(payload);
+  });
+}

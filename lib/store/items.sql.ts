@@ -1,0 +1,51 @@
+import type { ItemState } from '../batch/batch.ts';
+import type { Db } from './db.ts';
+
+/** Where each item's bytes stand in the batch's input object; index is the item's idx. */
+export interface ItemSpans {
+  count: number;
+  offsets: ArrayLike<number> & { join(separator: string): string };
+  lengths: ArrayLike<number> & { join(separator: string): string };
+}
+
+const INSERT_ITEMS = `
+  insert into batch_items (batch_id, idx, input_offset, input_length, input_crc)
+  select $1::uuid, n.idx - 1, n.input_offset, n.input_length, n.input_crc
+  from unnest($2::bigint[], $3::int[], $4::bigint[])
+    with ordinality as n(input_offset, input_length, input_crc, idx)`;
+
+/** Inserts all items of a batch, in one statement of three arrays: idx follows from their order. */
+export async function insertItems(db: Db, batchId: string, spans: ItemSpans, crcs: Uint32Array): Promise<void> {
+  const list = (values: { join(separator: string): string }) => `{${values.join(',')}}`;
+  await db.query({
+    name: 'insert_items',
+    text: INSERT_ITEMS,
+    values: [batchId, list(spans.offsets), list(spans.lengths), list(crcs)],
+  });
+}
+
+/** What the results of one item are made of. */
+export interface OutcomeRow {
+  idx: number;
+  state: ItemState;
+  segment_id: string | null;
+  output_offset: number | null;
+  output_length: number | null;
+  output_crc: number | null;
+  error: string | null;
+}
+
+const READ_OUTCOMES = `
+  select idx, state, segment_id, output_offset, output_length, output_crc, error
+  from batch_items
+  where batch_id = $1::uuid and idx > $2::int and ($4::item_state is null or state = $4::item_state)
+  order by idx limit $3::int`;
+
+/** At most `limit` items with an idx above `after` (-1: from the first), in idx order; only of `state` when given. */
+export async function readOutcomes(
+  db: Db,
+  page: { batchId: string; after: number; limit: number; state: ItemState | null },
+): Promise<OutcomeRow[]> {
+  const values = [page.batchId, page.after, page.limit, page.state];
+  return (await db.query<OutcomeRow>({ name: 'read_outcomes', text: READ_OUTCOMES, values })).rows;
+}
