@@ -51,7 +51,15 @@ function install() {
     'npm',
     // The pinned Node is a development dependency with an install script, and Postgres an optional one: settings that
     // leave these out would leave nothing that runs.
-    ['ci', '--include=dev', '--include=optional', '--ignore-scripts=false', '--no-audit', '--no-fund', '--loglevel=error'],
+    [
+      'ci',
+      '--include=dev',
+      '--include=optional',
+      '--ignore-scripts=false',
+      '--no-audit',
+      '--no-fund',
+      '--loglevel=error',
+    ],
     {
       cwd: root,
       env: { ...process.env, PATH: path.join(delimiter), NODE_ENV: '' },

@@ -6,6 +6,7 @@ import { type Db, sqlState } from '../store/db.ts';
 import { isAlive } from './postmaster.ts';
 
 const CANNOT_CONNECT_NOW = '57P03';
+const INVALID_PASSWORD = '28P01';
 const CONNECT_TIMEOUT_MS = 3_000;
 /** How long a lock may outlive its killed owner: until Postgres sees the closed connection, normally a few ms. */
 const STALE_LOCK_MS = 20_000;
@@ -20,7 +21,7 @@ export type Attempt =
   /** Something listens and does not answer. */
   | { kind: 'silent' };
 
-/** Opens the owner's connection. Throws what Postgres itself refuses, for example a wrong password. */
+/** Opens the owner's connection. Throws what Postgres itself refuses; a wrong password as ConfigError. */
 export async function connectOwner(dsn: string): Promise<Attempt> {
   const client = new pg.Client({
     connectionString: dsn,
@@ -37,6 +38,9 @@ export async function connectOwner(dsn: string): Promise<Attempt> {
     const code = (error as NodeJS.ErrnoException).code;
     if (code === CANNOT_CONNECT_NOW) return { kind: 'starting' };
     if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ECONNRESET') return { kind: 'absent' };
+    if (code === INVALID_PASSWORD) {
+      throw new ConfigError('the file postgres-password does not fit the Postgres of this data dir', { cause: error });
+    }
     if (sqlState(error) === undefined) return { kind: 'silent' };
     throw error;
   }
@@ -44,9 +48,9 @@ export async function connectOwner(dsn: string): Promise<Attempt> {
 
 /**
  * Makes this process the owner of the data dir for as long as `client` lives, and makes sure that the service's database
- * exists. Throws ConfigError `data dir in use by pid N` when another server is.
+ * exists; gives true. Throws ConfigError `data dir in use by pid N` when another server is.
  */
-export async function becomeOwner(client: pg.Client): Promise<void> {
+export async function becomeOwner(client: pg.Client): Promise<true> {
   const session: Db = { query: (s) => client.query({ text: s.text, values: s.values as unknown[] }) };
   const deadline = performance.now() + STALE_LOCK_MS;
   while (!(await tryOwnerLock(session))) {
@@ -57,4 +61,5 @@ export async function becomeOwner(client: pg.Client): Promise<void> {
     await sleep(50);
   }
   await ensureDatabase(session);
+  return true;
 }

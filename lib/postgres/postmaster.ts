@@ -101,6 +101,12 @@ export async function isPostmasterOf(pid: number, cluster: string): Promise<bool
   }
 }
 
+/** The pid of this cluster's running postmaster; null when there is none. */
+export async function runningPostmaster(cluster: string): Promise<number | null> {
+  const file = await readPidFile(cluster);
+  return file !== null && (await isPostmasterOf(file.pid, cluster)) ? file.pid : null;
+}
+
 /**
  * Removes lock files whose pid now belongs to a foreign process: Postgres takes any living process of that number for
  * its predecessor and would refuse for ever (a container starts with the same few pids each time).
