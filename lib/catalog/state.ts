@@ -43,9 +43,9 @@ export function objectKey(object: { kind: Kind; name: string }): string {
   return `${object.kind}/${object.name}`;
 }
 
-/** Reads the stored catalogue. Kinds that a newer release added are left out. */
-export async function readState(db: Db): Promise<CatalogState> {
-  const { version, rows } = await listCatalog(db);
+/** Reads the stored catalogue, whole or only a part. Kinds that a newer release added are left out. */
+export async function readState(db: Db, only: { kind?: Kind; id?: string } = {}): Promise<CatalogState> {
+  const { version, rows } = await listCatalog(db, only);
   const order = new Map<string, number>(KINDS.map((kind, i) => [kind, i]));
   const objects = rows.filter((row) => isKind(row.kind)).map(toStored);
   objects.sort((a, b) => order.get(a.kind)! - order.get(b.kind)! || (a.name < b.name ? -1 : 1));

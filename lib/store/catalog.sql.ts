@@ -21,8 +21,11 @@ export interface CatalogRow {
   token_version: number | null;
 }
 
-/** The whole catalogue and its version, as of one moment: one statement is one snapshot. */
-export async function listCatalog(db: Db): Promise<{ version: number; rows: CatalogRow[] }> {
+/** The objects (of one kind, or the one with an id) and the version, as of one moment: one statement is one snapshot. */
+export async function listCatalog(
+  db: Db,
+  only: { kind?: string; id?: string } = {},
+): Promise<{ version: number; rows: CatalogRow[] }> {
   const result = await db.query<Omit<CatalogRow, 'id'> & { state_version: number; id: string | null }>({
     name: 'catalog_list',
     // From catalog_state, so that an empty catalogue gives its version too.
@@ -31,11 +34,12 @@ export async function listCatalog(db: Db): Promise<{ version: number; rows: Cata
              k.hash, k.prefix, k.previous_hash, k.grace_until, k.revoked_at,
              h.key_id, h.nonce, h.ciphertext, v.version as token_version
            from catalog_state s
-           left join catalog_objects o on true
+           left join catalog_objects o
+             on ($1::text is null or o.kind = $1::text) and ($2::uuid is null or o.id = $2::uuid)
            left join relay_keys k on k.id = o.id
            left join host_key_secrets h on h.id = o.id
            left join user_token_versions v on v.id = o.id`,
-    values: [],
+    values: [only.kind ?? null, only.id ?? null],
   });
   const rows = result.rows.filter((row): row is typeof row & { id: string } => row.id !== null);
   return { version: result.rows[0]!.state_version, rows };

@@ -1,0 +1,43 @@
+import { createHash, timingSafeEqual } from 'node:crypto';
+import { CatalogError } from '../lib/catalog/faults.ts';
+import { ApiError } from '../lib/errors.ts';
+import { faultsResult } from '../lib/http/control-body.ts';
+import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
+import { type GateDeps, open } from './middleware.ts';
+
+export interface AdminDeps extends Pick<GateDeps, 'log' | 'notReady'> {
+  /** Null: the control API refuses everything. */
+  adminToken: string | null;
+}
+
+/**
+ * Makes a plain function a handler of the control API: the admin bearer first, then 503 until ready. The faults of a
+ * catalogue document become a 400 with all of them.
+ */
+export function admin(app: AdminDeps, handle: (event: ApiEvent) => Promise<ApiResult>): ApiHandler {
+  const run = async (event: ApiEvent): Promise<ApiResult> => {
+    requireAdmin(event.headers.authorization, app.adminToken);
+    const unready = app.notReady();
+    if (unready) throw new ApiError(unready.code, unready.reason);
+    try {
+      return await handle(event);
+    } catch (error) {
+      if (error instanceof CatalogError) return faultsResult(error);
+      throw error;
+    }
+  };
+  return open(app, run);
+}
+
+/** Throws 401 unless the header is `Bearer <admin token>`. Compared as digests: neither text nor length leaks by time. */
+export function requireAdmin(authorization: string | undefined, adminToken: string | null): void {
+  const presented = /^bearer +(\S.*)$/i.exec(authorization?.trim() ?? '')?.[1];
+  if (presented === undefined) throw new ApiError('missing_api_key', 'missing admin token');
+  if (adminToken === null || !timingSafeEqual(digest(presented), digest(adminToken))) {
+    throw new ApiError('invalid_api_key', 'invalid admin token');
+  }
+}
+
+function digest(text: string): Buffer {
+  return createHash('sha256').update(text).digest();
+}

@@ -1,0 +1,79 @@
+import { type ChangeDeps, type Changed, createObject, deleteObject, replaceObject } from '../lib/catalog/change.ts';
+import { exportCatalog } from '../lib/catalog/export.ts';
+import { formatFault } from '../lib/catalog/faults.ts';
+import { type Kind, kindOfPlural } from '../lib/catalog/kinds.ts';
+import type { Snapshot } from '../lib/catalog/snapshot.ts';
+import { findView, listViews } from '../lib/catalog/view.ts';
+import { ApiError } from '../lib/errors.ts';
+import { documentBody } from '../lib/http/control-body.ts';
+import { type ApiEvent, type ApiHandler, pathParameter } from '../lib/http/event.ts';
+import { json } from '../lib/http/render.ts';
+import { type AdminDeps, admin } from './admin.ts';
+
+export interface ObjectsApp extends AdminDeps, ChangeDeps {
+  snapshot: Pick<Snapshot, 'current' | 'refresh'>;
+}
+
+/** `GET /api/{plural}` */
+export function list(app: ObjectsApp): ApiHandler {
+  return admin(app, async (event) => json(200, { items: await listViews(app.db, kindOf(event)) }));
+}
+
+/** `GET /api/{plural}/{nameOrId}` */
+export function get(app: ObjectsApp): ApiHandler {
+  return admin(app, async (event) => {
+    const found = await findView(app.db, kindOf(event), pathParameter(event, 'nameOrId'));
+    if (found === null) throw new ApiError('not_found');
+    return json(200, found);
+  });
+}
+
+/** `POST /api/{plural}`; a new key answers with its plaintext, null when that came from the environment. */
+export function create(app: ObjectsApp): ApiHandler {
+  return admin(app, async (event) => {
+    const kind = kindOf(event);
+    const changed = await createObject(documentBody(event, kind, null), app);
+    await settle(app, changed);
+    return json(201, kind === 'Key' ? { plaintext: changed.plaintext, key: changed.object } : changed.object);
+  });
+}
+
+/** `PUT /api/{plural}/by-id/{id}` */
+export function replace(app: ObjectsApp): ApiHandler {
+  return admin(app, async (event) => {
+    const kind = kindOf(event);
+    const id = pathParameter(event, 'id');
+    const changed = await replaceObject(id, documentBody(event, kind, id), app);
+    await settle(app, changed);
+    return json(200, changed.object);
+  });
+}
+
+/** `DELETE /api/{plural}/by-id/{id}` */
+export function remove(app: ObjectsApp): ApiHandler {
+  return admin(app, async (event) => {
+    await deleteObject(kindOf(event), pathParameter(event, 'id'), app);
+    await app.snapshot.refresh();
+    return { statusCode: 204, headers: {} };
+  });
+}
+
+/** `GET /api/catalog` */
+export function exported(app: ObjectsApp): ApiHandler {
+  return admin(app, async () => {
+    const headers = { 'content-type': 'application/yaml; charset=utf-8' };
+    return { statusCode: 200, headers, body: await exportCatalog(app.db) };
+  });
+}
+
+/** This replica works with the change before it answers; the others are told by NOTIFY. */
+async function settle(app: ObjectsApp, changed: Changed): Promise<void> {
+  for (const warning of changed.warnings) app.log.warn({ warning: formatFault(warning) }, 'catalogue warning');
+  await app.snapshot.refresh();
+}
+
+function kindOf(event: ApiEvent): Kind {
+  const kind = kindOfPlural(pathParameter(event, 'plural'));
+  if (kind === null) throw new ApiError('not_found');
+  return kind;
+}

@@ -1,0 +1,64 @@
+import type { Db } from '../store/db.ts';
+import type { Metadata } from './document.ts';
+import { type Kind, SPECS } from './kinds.ts';
+import { readState, type StoredObject } from './state.ts';
+
+/** A document as the control API answers it: never with a secret. */
+export interface ObjectView {
+  kind: Kind;
+  metadata: { id: string; name: string } & Metadata;
+  spec: Record<string, unknown>;
+  /** Read-only. Of a Key and a HostKey only. */
+  status?: Record<string, unknown>;
+}
+
+/** What the control API shows of an object. */
+export function viewOf(object: StoredObject): ObjectView {
+  const { kind, id, name, metadata } = object;
+  const status = statusOf(object);
+  return {
+    kind,
+    metadata: { id, name, ...metadata },
+    spec: specOf(object),
+    ...(status === null ? {} : { status }),
+  };
+}
+
+/** The spec as it could be applied, in the order of its schema (jsonb keeps none), without secrets. */
+export function specOf(object: StoredObject): Record<string, unknown> {
+  const revoked = object.key?.revokedAt ? { revoked: true } : {};
+  const parsed = SPECS[object.kind].safeParse(object.spec);
+  // What an earlier release accepted and this one would not is shown as it is.
+  return { ...(parsed.success ? parsed.data : object.spec), ...revoked };
+}
+
+function statusOf({ kind, key, spec, secret }: StoredObject): Record<string, unknown> | null {
+  if (kind === 'HostKey') return spec.valueFrom.kind === 'stored' ? { valueStored: secret !== null } : null;
+  if (key === null) return null;
+  return {
+    prefix: key.prefix,
+    ...(key.revokedAt ? { revokedAt: key.revokedAt.toISOString() } : {}),
+    ...(key.graceUntil ? { graceUntil: key.graceUntil.toISOString() } : {}),
+  };
+}
+
+/** Every object of a kind, by name. */
+export async function listViews(db: Db, kind: Kind): Promise<ObjectView[]> {
+  return [...(await readState(db, { kind })).objects.values()].map(viewOf);
+}
+
+/** The object of a kind with this name or, failing that, this id; null when there is none. */
+export async function findView(db: Db, kind: Kind, nameOrId: string): Promise<ObjectView | null> {
+  const objects = [...(await readState(db, { kind })).objects.values()];
+  const found =
+    objects.find((object) => object.name === nameOrId) ??
+    objects.find((object) => object.id === nameOrId.toLowerCase());
+  return found === undefined ? null : viewOf(found);
+}
+
+/** A key for `lib/auth/control-keys.ts`, read in its transaction; null for an unknown id. */
+export async function readKeyView(tx: Db, id: string): Promise<{ document: ObjectView; fromEnv: boolean } | null> {
+  const [object] = (await readState(tx, { kind: 'Key', id })).objects.values();
+  if (object?.kind !== 'Key') return null;
+  return { document: viewOf(object), fromEnv: object.spec.valueFrom !== undefined };
+}

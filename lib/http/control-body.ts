@@ -1,0 +1,62 @@
+import { type CatalogDocument, type CatalogFault, checkDocument } from '../catalog/document.ts';
+import { CatalogError } from '../catalog/faults.ts';
+import type { Kind } from '../catalog/kinds.ts';
+import { ApiError } from '../errors.ts';
+import { refuseEncodedBody } from './contracts.ts';
+import { type ApiEvent, type ApiResult, bodyOf } from './event.ts';
+import { json } from './render.ts';
+
+/** The body as JSON; none at all is an empty object where `optional`. Throws 400 `invalid_json`, 415 when compressed. */
+export function jsonBody(event: ApiEvent, optional = false): unknown {
+  refuseEncodedBody(event.headers);
+  const bytes = bodyOf(event);
+  if (optional && bytes.length === 0) return {};
+  try {
+    return JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+  } catch (cause) {
+    throw new ApiError('invalid_json', undefined, { cause });
+  }
+}
+
+type Json = Record<string, unknown>;
+
+/**
+ * The catalogue document in a body. `kind` may be left out and must fit otherwise. With `id` (a PUT) what GET answered is
+ * good as it is: `metadata.id` must be that id, and the read-only `status` is passed over. Throws CatalogError.
+ */
+export function documentBody(event: ApiEvent, kind: Kind, id: string | null): CatalogDocument {
+  const body = jsonBody(event);
+  if (!isObject(body)) throw new ApiError('invalid_value', 'request body must be a JSON object');
+  const faults: CatalogFault[] = [];
+  const raw: Json = { ...body };
+  if (raw.kind === undefined) raw.kind = kind;
+  else if (raw.kind !== kind) faults.push(faultOf(kind, 'kind', `must be ${kind} here`));
+  raw.kind = kind;
+  if (isObject(raw.metadata) && Object.hasOwn(raw.metadata, 'id') && id !== null) {
+    const { id: own, ...metadata } = raw.metadata;
+    raw.metadata = metadata;
+    if (typeof own !== 'string' || own.toLowerCase() !== id.toLowerCase()) {
+      faults.push(faultOf(kind, 'metadata.id', 'must be the id in the path'));
+    }
+  }
+  if (id !== null) delete raw.status;
+  const checked = checkDocument(raw, { file: null, document: null });
+  if (checked.ok && faults.length === 0) return checked.document;
+  throw new CatalogError([...faults, ...(checked.ok ? [] : checked.faults)]);
+}
+
+/** 400 with every fault: joined in the message, and one by one in `faults` beside the error. */
+export function faultsResult({ faults }: CatalogError): ApiResult {
+  const list = faults.map(({ kind, name, field, message }) => ({ kind, name, field, message }));
+  const message = list.map((fault) => `${fault.field} ${fault.message}`.trim()).join('; ');
+  const error = { type: 'invalid_request_error', message, code: 'invalid_value', param: list[0]?.field || null };
+  return json(400, { error, faults: list.map(({ field, message }) => ({ field, message })) });
+}
+
+function faultOf(kind: Kind, field: string, message: string): CatalogFault {
+  return { file: null, document: null, kind, name: null, field, message };
+}
+
+function isObject(value: unknown): value is Json {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
