@@ -4,7 +4,10 @@ import { Call, type CallContext } from './call.ts';
 import { createOriginPool, type OriginPool } from './connections.ts';
 import type { CallResult, UpstreamClient } from './outcome.ts';
 
-/** Deadlines are checked this often by one timer: a timer per call would cost more than it is exact. */
+/**
+ * Deadlines and signals are looked at this often, by one timer. A listener on the signal would cost every call 2 us of
+ * 24, and 10 us where 64 calls share one signal; a cancel has a second to get through.
+ */
 const TICK_MS = 50;
 
 /** An origin without a call for this long is forgotten when a new one comes up. */
@@ -37,7 +40,8 @@ interface Route {
 /**
  * The client that all upstream calls go through: POST, no redirects, no cookies, no proxies. `call` never rejects; what
  * the network or the upstream did is the result's class. Headers are cached by the identity of their object, so a
- * caller passes the same one again (`callTarget` does) and never changes it. `close` ends calls in flight as `aborted`.
+ * caller passes the same one again (`callTarget` does) and never changes it. An abort takes effect within 50 ms, unless
+ * the answer is whole by then. `close` ends calls in flight as `aborted`.
  */
 export function createUpstreamClient(options: UpstreamClientOptions): UpstreamClient {
   const { clock } = options;
@@ -47,15 +51,17 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
   const context: CallContext = {
     clock,
     maxResponseBytes: options.maxResponseBytes ?? 64 * 1024 * 1024,
-    inFlight: new Set(),
+    open: 0,
+    pausing: new Set(),
   };
   let timer: NodeJS.Timeout | null = null;
   let closed = false;
 
   function tick(): void {
     const now = clock.monotonic();
-    for (const call of context.inFlight) if (now >= call.deadline) call.end('timeout');
-    if (context.inFlight.size > 0 || timer === null) return;
+    for (const pool of pools.values()) pool.check(now);
+    for (const call of context.pausing) call.check(now);
+    if (context.open > 0 || timer === null) return;
     clearInterval(timer);
     timer = null;
   }
@@ -112,7 +118,7 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
     },
     async close() {
       closed = true;
-      for (const call of context.inFlight) call.end('aborted');
+      for (const call of context.pausing) call.end('aborted');
       for (const pool of pools.values()) pool.close();
       pools.clear();
       if (timer !== null) clearInterval(timer);

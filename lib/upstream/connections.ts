@@ -8,19 +8,32 @@ export interface Connection {
   dialing: Socket | null;
   /** Dials begun in the life of this connection: tells a failed dial from a stale connection that broke unused. */
   dials: number;
+  /** The call that has it; null while it is idle. */
+  holder: Holder | null;
+  /** Its place in the pool's list. */
+  index: number;
+}
+
+/** What a pool needs to know of a call that holds a connection. */
+export interface Holder {
+  /** Ends itself when its deadline has passed or its signal has aborted; `now` in monotonic ms. */
+  check(now: number): void;
+  end(callClass: 'aborted'): void;
 }
 
 /** The connections of one origin. */
 export interface OriginPool {
   /** The connection used last, else a new one (which dials on its first call). */
-  take(): Connection;
+  take(holder: Holder): Connection;
   /** Gives a connection back after a whole answer. */
   release(connection: Connection): void;
   /** Closes a connection for good, a dial in progress included. */
   drop(connection: Connection): void;
-  /** Closes everything at once. */
+  /** Lets every holder check itself. */
+  check(now: number): void;
+  /** Ends every holder as `aborted`, and closes all connections. */
   close(): void;
-  /** Connections that are out. */
+  /** Connections that have a holder. */
   inUse(): number;
   /** Monotonic ms of the last `take`. */
   lastUsed: number;
@@ -51,7 +64,7 @@ const noop = () => {};
 export function createOriginPool(origin: string, options: PoolOptions): OriginPool {
   const dial = buildConnector({ timeout: options.connectTimeoutMs });
   const idle: Connection[] = [];
-  const out = new Set<Connection>();
+  const all: Connection[] = [];
 
   function create(): Connection {
     const client = new Client(origin, {
@@ -70,11 +83,19 @@ export function createOriginPool(origin: string, options: PoolOptions): OriginPo
         connection.dialing = socket as unknown as Socket;
       },
     });
-    const connection: Connection = { client, dialing: null, dials: 0 };
+    const connection: Connection = { client, dialing: null, dials: 0, holder: null, index: all.length };
+    all.push(connection);
     return connection;
   }
 
   function destroy(connection: Connection): void {
+    connection.holder = null;
+    // The last one takes its place: the order of the list means nothing.
+    const last = all.pop();
+    if (last !== undefined && last !== connection) {
+      all[connection.index] = last;
+      last.index = connection.index;
+    }
     connection.client.destroy(null, noop);
     connection.dialing?.destroy();
     connection.dialing = null;
@@ -82,26 +103,28 @@ export function createOriginPool(origin: string, options: PoolOptions): OriginPo
 
   const pool: OriginPool = {
     lastUsed: options.monotonic(),
-    take() {
+    take(holder) {
       pool.lastUsed = options.monotonic();
       const connection = idle.pop() ?? create();
-      out.add(connection);
+      connection.holder = holder;
       return connection;
     },
     release(connection) {
-      if (!out.delete(connection)) return;
+      connection.holder = null;
       if (idle.length < options.keep) idle.push(connection);
       else destroy(connection);
     },
-    drop(connection) {
-      if (out.delete(connection)) destroy(connection);
+    drop: destroy,
+    check(now) {
+      // Backwards, because a holder that ends drops its connection from the list.
+      for (let i = all.length - 1; i >= 0; i--) all[i]?.holder?.check(now);
     },
     close() {
-      for (const connection of [...idle, ...out]) destroy(connection);
+      for (const connection of [...all]) connection.holder?.end('aborted');
       idle.length = 0;
-      out.clear();
+      for (const connection of [...all]) destroy(connection);
     },
-    inUse: () => out.size,
+    inUse: () => all.length - idle.length,
   };
   return pool;
 }
