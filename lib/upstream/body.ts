@@ -27,8 +27,9 @@ export type ItemPeek =
     };
 
 /**
- * Reads `model` and `stream` at the top level of an item, whole validation included, without building the rest: 0.5 us
- * for 300 bytes, where JSON.parse takes 2. White space around the item is tolerated. Never throws.
+ * Reads `model` and `stream` at the top level of an item, whole validation included, without building the rest: 1.0 us
+ * for the 640 bytes of bench/slice.ts, where JSON.parse takes 2.3. White space around the item is tolerated. Never
+ * throws, and a harmed item never loops.
  */
 export function peekItem(item: Buffer): ItemPeek {
   const start = skipSpace(item, 0);

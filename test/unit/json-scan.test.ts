@@ -75,6 +75,7 @@ describe('the scanner refuses, naming the offset of the first wrong byte', () =>
     ['"\u001f"', 'unexpected byte at offset 1'],
     ['"\\x41"', 'unexpected byte at offset 2'],
     ['"\\', 'unexpected end at offset 2'],
+    ['"\\"', 'unexpected end at offset 3'],
     ['"\\u00g0"', 'unexpected byte at offset 5'],
     ['"\\u00', 'unexpected end at offset 5'],
     ['"\\U0041"', 'unexpected byte at offset 2'],
@@ -281,6 +282,12 @@ describe('members and elements', () => {
         expect(keyIs(Buffer.from(`"${key}":1`), 0, 'requests')).toBe(name === 'requests');
       }),
     );
+  });
+
+  test('a key of escapes alone is the longest that is decoded', () => {
+    const escaped = (name: string) => [...name].map((char) => `\\u00${char.charCodeAt(0).toString(16)}`).join('');
+    expect(keyIs(Buffer.from(`"${escaped('requests')}":1`), 0, 'requests')).toBe(true);
+    expect(keyIs(Buffer.from(`"${escaped('requestss')}":1`), 0, 'requests')).toBe(false);
   });
 
   test.each(['"a\\"', '"\\\\"', '"\\n"', '"é"', '"\\u0061\\u0062"'])('the key %s is not `a`', (key) => {
