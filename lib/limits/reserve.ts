@@ -68,16 +68,20 @@ function reserveColumns({ table, sets, runs }: Plan) {
     for (const rule of set) members.push(table.positions.get(rule.bucketId)!);
     setEnds.push(members.length);
   }
-  const counted = sets.map((set) => set.some((rule) => rule.meter === 'concurrency'));
+  const gauges: number[] = [];
   const items: ReserveRequest[] = [];
   const itemRuns: number[] = [];
   const itemPlaces: number[] = [];
-  for (const [r, run] of runs.entries()) {
-    if (!counted[run.set - 1]) continue;
-    for (const [i, request] of run.requests.entries()) {
-      items.push(request);
-      itemRuns.push(r + 1);
-      itemPlaces.push(i + 1);
+  for (const [r, { set, requests }] of runs.entries()) {
+    for (const rule of sets[set - 1]!) {
+      if (rule.meter !== 'concurrency') continue;
+      const gauge = table.positions.get(rule.bucketId)!;
+      for (let i = 0; i < requests.length; i++) {
+        gauges.push(gauge);
+        items.push(requests[i]!);
+        itemRuns.push(r + 1);
+        itemPlaces.push(i + 1);
+      }
     }
   }
   return {
@@ -86,6 +90,7 @@ function reserveColumns({ table, sets, runs }: Plan) {
     setEnds,
     runSets: runs.map((run) => run.set),
     runLengths: runs.map((run) => run.requests.length),
+    gauges,
     items: itemColumns(items),
     itemRuns,
     itemPlaces,

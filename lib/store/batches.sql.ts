@@ -44,7 +44,8 @@ export type StateCounts = Partial<Record<ItemState, number>>;
 const COLUMNS = `b.id, b.owner, b.shape, b.status, b.total_items, b.created_at, b.completed_at, b.policy_id, b.project_id,
     b.team_id, b.principal_kind, b.principal_id, b.credential_kind, b.credential_id, b.input_id, b.results_id`;
 
-// The foreign key of the cursor is checked at the end of the statement, when the batch row is there.
+// The foreign key of the cursor is checked at the end of the statement, when the batch row is there. The attribution row
+// outlives the batch: usage events of a deleted batch still say whose they are.
 const INSERT_BATCH = `
   with batch as (
     insert into batches (id, surface, owner, shape, total_items, open_items, input_id, expires_at, policy_id, policy,
@@ -54,10 +55,17 @@ const INSERT_BATCH = `
       clock_timestamp() + make_interval(secs => $7::float8), $8::text, $9::text, $10::text, $11::text, $12::text, $13::text,
       $14::text, $15::text, $16::text, $17::text, to_timestamp($18::float8 / 1000), $19::int, $20::text, $21::text,
       $22::smallint, $23::text)
+    returning *
+  ), attribution as (
+    insert into usage_attributions (batch_id, surface, owner, policy, project, team, principal_kind, principal_id,
+      credential_kind, credential_id, created_at)
+    select id, surface, owner, policy, project, team, principal_kind, principal_id, credential_kind, credential_id,
+      created_at
+    from batch
   )
-  insert into batch_cursors (batch_id, owner, total_items) values ($1::uuid, $3::text, $5::int)`;
+  insert into batch_cursors (batch_id, owner, total_items) select id, owner, total_items from batch`;
 
-/** Inserts a batch, all of whose items are open, and its claim cursor. */
+/** Inserts a batch, all of whose items are open, with its claim cursor and the attribution of its usage events. */
 export async function insertBatch(db: Db, batch: NewBatch): Promise<void> {
   await db.query({
     name: 'insert_batch',
@@ -187,11 +195,18 @@ export async function listBatches(
   return (await db.query<ListedBatch>({ name: 'list_batches', text: LIST_BATCHES, values })).rows;
 }
 
-// Items, cursor and segment references go by their foreign keys. Usage events have none and stay.
+// Usage events, their attribution and the idempotency row stay.
 const DELETE_BATCH = `
-  delete from batches
-  where id = $1::uuid and owner = $2::text and surface = $3::text and completed_at is not null
-  returning input_id, results_id`;
+  with gone as (
+    delete from batches
+    where id = $1::uuid and owner = $2::text and surface = $3::text and completed_at is not null
+    returning id, input_id, results_id
+  ), items as (
+    delete from batch_items i using gone g where i.batch_id = g.id
+  ), refs as (
+    delete from segment_refs r using gone g where r.batch_id = g.id
+  )
+  select input_id, results_id from gone`;
 
 /** Deletes a finished batch and tells which objects were its own; null when there is none, or it is not finished. */
 export async function deleteBatch(

@@ -27,7 +27,8 @@ export interface ReserveCall {
   /** Requests in a row with the same set (from 1), and how many they are. */
   runSets: readonly number[];
   runLengths: readonly number[];
-  /** Those that take a concurrency row if they pass, with their run and their place in it, from 1. */
+  /** Concurrency rows of those that pass: the bucket's position, the item, its run and its place in it, all from 1. */
+  gauges: readonly number[];
   items: ItemColumns;
   itemRuns: readonly number[];
   itemPlaces: readonly number[];
@@ -64,8 +65,8 @@ export async function reserveBuckets(db: Database, call: ReserveCall): Promise<R
     name: 'limit_reserve',
     text: `select at_us, passed, refused_by, retry_s from limit_reserve(
       $1::uuid[], $2::text[], $3::text[], $4::double precision[], $5::bigint[], $6::integer[], $7::integer[],
-      $8::integer[], $9::integer[], $10::uuid[], $11::integer[], $12::integer[], $13::integer[], $14::integer[],
-      $15::bigint)`,
+      $8::integer[], $9::integer[], $10::integer[], $11::uuid[], $12::integer[], $13::integer[], $14::integer[],
+      $15::integer[], $16::bigint)`,
     values: [
       plainArray(buckets.ids),
       plainArray(buckets.meters),
@@ -76,6 +77,7 @@ export async function reserveBuckets(db: Database, call: ReserveCall): Promise<R
       plainArray(call.setEnds),
       plainArray(call.runSets),
       plainArray(call.runLengths),
+      plainArray(call.gauges),
       plainArray(items.batchIds),
       plainArray(items.idxs),
       plainArray(items.claimNos),
@@ -114,28 +116,26 @@ export async function refundBuckets(db: Database, buckets: BucketColumns, refund
   });
 }
 
-/** Deletes the rows of these claims in all buckets; gives how many there were. Made for the commit's transaction. */
-export async function deleteConcurrency(db: Db, items: ItemColumns): Promise<number> {
+/**
+ * Deletes the rows of these claims, in all buckets, or with `bucketIds` in the one beside each; gives how many there
+ * were. Made for the transaction that ends the claims.
+ */
+export async function deleteConcurrency(
+  db: Db,
+  items: ItemColumns,
+  bucketIds: readonly string[] | null = null,
+): Promise<number> {
   const result = await db.query({
-    name: 'limit_concurrency_delete',
-    text: `delete from limit_concurrency c
-      using unnest($1::uuid[], $2::integer[], $3::integer[]) as i (batch_id, idx, claim_no)
-      where c.batch_id = i.batch_id and c.idx = i.idx and c.claim_no = i.claim_no`,
-    values: [items.batchIds, items.idxs, items.claimNos].map(plainArray),
+    name: 'limit_free',
+    text: 'select limit_free($1::uuid[], $2::uuid[], $3::integer[], $4::integer[]) as n',
+    values: [
+      bucketIds && plainArray(bucketIds),
+      plainArray(items.batchIds),
+      plainArray(items.idxs),
+      plainArray(items.claimNos),
+    ],
   });
-  return result.rowCount ?? 0;
-}
-
-/** Deletes the row of each claim in one bucket only, `bucketIds` beside the items. */
-export async function deleteConcurrencyIn(db: Db, bucketIds: readonly string[], items: ItemColumns): Promise<number> {
-  const result = await db.query({
-    name: 'limit_concurrency_delete_in',
-    text: `delete from limit_concurrency c
-      using unnest($1::uuid[], $2::uuid[], $3::integer[], $4::integer[]) as i (bucket_id, batch_id, idx, claim_no)
-      where c.bucket_id = i.bucket_id and c.batch_id = i.batch_id and c.idx = i.idx and c.claim_no = i.claim_no`,
-    values: [bucketIds, items.batchIds, items.idxs, items.claimNos].map(plainArray),
-  });
-  return result.rowCount ?? 0;
+  return countRow.parse(result.rows[0]).n;
 }
 
 /**

@@ -38,6 +38,19 @@ export async function listUncompacted(db: Db, limit: number): Promise<string[]> 
   return result.rows.map((row) => row.id);
 }
 
+/** A finished batch that has no results document yet; null for any other. */
+export async function readUncompacted(db: Db, batchId: string): Promise<{ totalItems: number } | null> {
+  const result = await db.query<{ total_items: number }>({
+    name: 'read_uncompacted',
+    text: `
+      select total_items from batches
+      where id = $1::uuid and completed_at is not null and results_id is null`,
+    values: [batchId],
+  });
+  const row = result.rows[0];
+  return row ? { totalItems: row.total_items } : null;
+}
+
 /** Switches a finished batch to its results document and drops its segment references; false when it was beaten. */
 export async function setResults(db: Db, batchId: string, resultsId: string): Promise<boolean> {
   const result = await db.query<{ done: boolean }>({

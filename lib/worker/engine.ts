@@ -4,7 +4,6 @@ import { reasonOf } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Claimer } from './claim.ts';
 import type { FinalItem, GroupCommit } from './commit.ts';
-import type { Lease } from './lease.ts';
 import type { Loaded } from './load.ts';
 import { cancelled, type Outcome, released } from './outcome.ts';
 import { createReadyQueue, type Waiting } from './ready.ts';
@@ -32,7 +31,9 @@ export interface EngineDeps<Ready extends Waiting> {
   clock: Clock;
   log: Log;
   concurrency: number;
-  lease: Lease;
+  /** The lease is good and the stores take writes. */
+  mayClaim(): boolean;
+  workerId(): string;
   claimer: Claimer;
   load(items: readonly ClaimedItem[]): Promise<Loaded[]>;
   runner: ItemRunner<Ready>;
@@ -43,6 +44,8 @@ export interface EngineDeps<Ready extends Waiting> {
 export interface Engine {
   /** There may be work: claim if there is room. */
   wake(): void;
+  /** The same, after `ms` milliseconds; a sooner one that is due already stays. */
+  wakeIn(ms: number): void;
   /** Ends what this worker holds of a cancelled batch: waiting items at once, running ones by closing their calls. */
   cancelBatch(batchId: string): void;
   /** The group is recorded; its items are held no longer. */
@@ -87,6 +90,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   let unsure = false;
   let stopping = false;
   let dueTimer: NodeJS.Timeout | null = null;
+  let dueAt = 0;
   const idle: (() => void)[] = [];
 
   const hold = ({ batch, idx }: ClaimedItem) => {
@@ -112,7 +116,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   };
 
   const room = (woken: boolean): number => {
-    if (stopping || !deps.lease.healthy() || deps.commits.full() || deps.releases.full()) return 0;
+    if (stopping || !deps.mayClaim() || deps.commits.full() || deps.releases.full()) return 0;
     const inHand = running.size + ready.size() + unread.length + preparing;
     const ahead = turnover();
     // A wake may use the whole allowance, the steady refill half of it: a new small batch then finds room at once.
@@ -132,10 +136,10 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
         if (want <= 0) break;
         const mine = generation;
         if (unsure) {
-          await deps.claimer.releaseUnheld(deps.lease.id()!, held);
+          await deps.claimer.releaseUnheld(deps.workerId(), held);
           unsure = false;
         }
-        const { items, more, nextDueMs } = await deps.claimer.claim(deps.lease.id()!, want);
+        const { items, more, nextDueMs } = await deps.claimer.claim(deps.workerId(), want);
         if (generation !== mine) continue;
         for (const item of items) hold(item);
         unread = unread.concat(items);
@@ -154,7 +158,10 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   };
 
   const wakeIn = (ms: number) => {
+    const at = deps.clock.monotonic() + Math.min(Math.max(ms, 1), 60_000);
+    if (dueTimer !== null && at >= dueAt) return;
     if (dueTimer !== null) clearTimeout(dueTimer);
+    dueAt = at;
     dueTimer = setTimeout(
       () => {
         dueTimer = null;
@@ -243,7 +250,10 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     ready.done(item);
     finishedAt.push(deps.clock.monotonic());
     // An aborted call comes back as released; why it was aborted decides what becomes of the item.
-    const stays = outcome.kind === 'released' && slot.why === 'cancelled' ? cancelled(item) : outcome;
+    const stays =
+      outcome.kind === 'released' && slot.why === 'cancelled'
+        ? cancelled({ ...item, attempts: outcome.attempts })
+        : outcome;
     record(item, stays);
     fill();
     if (running.size === 0) for (const resolve of idle.splice(0)) resolve();
@@ -271,6 +281,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
 
   return {
     wake,
+    wakeIn,
     cancelBatch(batchId) {
       if (!held.has(batchId)) return;
       cancelledBatches.add(batchId);

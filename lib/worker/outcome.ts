@@ -1,4 +1,5 @@
 import type { ClaimedItem } from '../batch/batch.ts';
+import type { BucketRule } from '../limits/rules.ts';
 import type { ErrorKind, RouteFacts, UsageFacts } from '../usage/event.ts';
 
 /** What a worker does with an item: a value, never a thrown string. */
@@ -10,6 +11,8 @@ export type Outcome =
       error: string | null;
       response: Buffer | null;
       usage: UsageFacts;
+      /** Rules with token meters that the recorded tokens are charged to. */
+      charged?: readonly BucketRule[];
     }
   /** The item goes back to `available` and may run again after `delayMs`. */
   | { kind: 'released'; delayMs: number; attempts: number; rounds: number; waitedMs: number; loadFailed: boolean }

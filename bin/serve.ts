@@ -1,0 +1,86 @@
+import { controlRoutes } from '../handlers/control.ts';
+import { nativeHandlers } from '../handlers/native.ts';
+//USAGE import { usageReaders, usageRoutes } from '../handlers/usage.ts';
+import { sqsEvent, worker } from '../handlers/worker.ts';
+import { generateKey } from '../lib/auth/keys.ts';
+import { type App, createApp } from '../lib/app.ts';
+import type { Config } from '../lib/config.ts';
+import { type HttpServer, serve } from '../lib/http/node.ts';
+import { bindRoutes, NATIVE_ROUTES } from '../lib/http/routes.ts';
+import { keyHealth } from '../lib/keypool/health.ts';
+import type { Log } from '../lib/log.ts';
+
+/** A running server. */
+export interface Server {
+  app: App;
+  /** Ports that are listened on; null where the control port is off. */
+  port: number;
+  controlPort: number | null;
+  stop(): Promise<void>;
+}
+
+/** Control requests are documents of people, not payloads. */
+const CONTROL_BODY_BYTES = 4 * 1024 * 1024;
+/** Answers under way may finish for this long after the stop of the worker. */
+const CLOSE_MS = 2000;
+
+/**
+ * The container form: the Lambda handlers behind two HTTP ports, woken through the queue. Both ports listen before the
+ * service is ready; `/healthz` tells them apart. Throws ConfigError.
+ */
+export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: Log): Promise<Server> {
+  const app = await createApp({ config, env, log, onWake: (self, wake) => void worker(self)(sqsEvent(wake)) });
+  const servers: HttpServer[] = [];
+  const listen = async (port: number, routes: ReturnType<typeof bindRoutes>, maxBodyBytes: number) => {
+    const server = await serve({
+      host: config.host,
+      port,
+      routes,
+      maxBodyBytes,
+      log,
+      onRequest: ({ method, route, status, seconds }) =>
+        app.metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
+    });
+    servers.push(server);
+    return server.port;
+  };
+  const stop = async () => {
+    // New requests are refused at once; the worker's outcomes are flushed before the database goes.
+    const closing = Promise.all(servers.map((server) => server.close(config.shutdownDeadlineMs + CLOSE_MS)));
+    await Promise.all([closing, app.stop(config.shutdownDeadlineMs)]);
+  };
+  try {
+    const port = await listen(
+      config.port,
+      [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app))],
+      config.maxRequestBytes,
+    );
+    const controlPort =
+      config.controlPort === null
+        ? null
+        : await listen(config.controlPort, controlRoutes(controlApp(app, env)), CONTROL_BODY_BYTES);
+    return { app, port, controlPort, stop };
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+}
+
+function controlApp(app: App, env: NodeJS.ProcessEnv) {
+  const { db, log, snapshot, secretBox, adminToken, notReady, clock, pool, metrics } = app;
+  return {
+    db,
+    log,
+    snapshot,
+    secretBox,
+    adminToken,
+    notReady,
+    env,
+    random: clock.random,
+    generateKey: () => generateKey(clock.random),
+    hostKeyHealth: (key: Parameters<typeof keyHealth>[1]) => keyHealth(db, key),
+    resetHostKey: pool.reset,
+    usage: {} as never,
+    metrics: async () => ({ contentType: metrics.registry.contentType, body: await metrics.registry.metrics() }),
+  };
+}

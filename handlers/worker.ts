@@ -1,0 +1,60 @@
+import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
+import type { Wake } from '../lib/queue/queue.ts';
+
+export interface WorkerApp {
+  /** Looks for work; what it finds is read from Postgres. */
+  wake(wake: Wake): void;
+}
+
+/**
+ * The worker. Takes an SQS-shaped event in both forms: the container's queue adapter makes one of each notification. A
+ * message only says that there is something to look at, so a duplicate, late or unknown one does no harm and none is
+ * ever given back.
+ */
+export function worker(app: WorkerApp): (event: SQSEvent) => Promise<SQSBatchResponse> {
+  return async (event) => {
+    for (const { body } of event.Records) app.wake(parseWake(body));
+    return { batchItemFailures: [] };
+  };
+}
+
+/** The message body of a wake-up. */
+export function wakeBody(wake: Wake): string {
+  return JSON.stringify(wake);
+}
+
+function parseWake(body: string): Wake {
+  try {
+    const value = JSON.parse(body) as { kind?: unknown; batchId?: unknown };
+    if (value.kind === 'cancel' && typeof value.batchId === 'string') return { kind: 'cancel', batchId: value.batchId };
+    if (value.kind === 'catalog') return { kind: 'catalog' };
+  } catch {
+    // Whoever sent it wanted attention: looking for work is cheap.
+  }
+  return { kind: 'work' };
+}
+
+/** An SQS event with one message, as the container's queue adapter makes it. */
+export function sqsEvent(wake: Wake): SQSEvent {
+  const now = String(Date.now());
+  return {
+    Records: [
+      {
+        messageId: now,
+        receiptHandle: '',
+        body: wakeBody(wake),
+        attributes: {
+          ApproximateReceiveCount: '1',
+          SentTimestamp: now,
+          SenderId: '',
+          ApproximateFirstReceiveTimestamp: now,
+        },
+        messageAttributes: {},
+        md5OfBody: '',
+        eventSource: 'aws:sqs',
+        eventSourceARN: '',
+        awsRegion: '',
+      },
+    ],
+  };
+}

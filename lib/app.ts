@@ -1,0 +1,357 @@
+import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
+import { checkSigningKeys } from './auth/signing-keys.ts';
+import { createTokenVerifier } from './auth/verify-token.ts';
+import { createCompactor } from './batch/compact.ts';
+import { applyCatalog } from './catalog/apply.ts';
+import type { Catalog } from './catalog/catalog.ts';
+import { CatalogError, formatFault } from './catalog/faults.ts';
+import { loadCatalog } from './catalog/load.ts';
+import { readCatalog } from './catalog/read.ts';
+import { checkMasterKey } from './catalog/rekey.ts';
+import { createSecretBox, parseMasterKey, type SecretBox } from './catalog/secrets.ts';
+import { createSnapshot, type Snapshot } from './catalog/snapshot.ts';
+import { type Clock, sleep, systemClock, uuidv7 } from './clock.ts';
+import type { Config } from './config.ts';
+import { ConfigError, reasonOf } from './errors.ts';
+import { createKeyPool, type KeyPool } from './keypool/pool.ts';
+import { purgeLimits } from './limits/purge.ts';
+import type { Log } from './log.ts';
+import { createMetrics, type Metrics } from './metrics.ts';
+import type { Embedded } from './postgres/embedded.ts';
+import { createListener, createPostgresQueue } from './queue/postgres.ts';
+import type { Wake, WakeQueue } from './queue/queue.ts';
+import { createReadiness, type NotReady, type Step } from './ready.ts';
+import { createDb, type Database } from './store/db.ts';
+import { createFileStore } from './store/files.ts';
+import { type InstanceLock, lockInstance } from './store/instance-lock.ts';
+import { migrate } from './store/migrate.ts';
+import type { PayloadStore } from './store/payloads.ts';
+import { checkSharedStore } from './store/shared.ts';
+import { purgeExpiredTokens } from './store/tokens.sql.ts';
+import { createUpstreamClient } from './upstream/client.ts';
+//USAGE import { type BatchUsage, batchUsage } from './usage/batch.ts';
+import { type RescueDeps, takeBackFormer } from './worker/rescue.ts';
+import { createSweeper, type Sweeper } from './worker/sweep.ts';
+import { createWorker, type Worker } from './worker/worker.ts';
+
+const USER_AGENT = 'relay-batch/0.1';
+/** How often a ready replica looks whether the payload store is still the shared one. */
+const STORE_CHECK_MS = 10_000;
+
+/** Everything that handlers are made of. `lib/app.ts` is the only place that builds clients. */
+export interface App {
+  config: Config;
+  log: Log;
+  clock: Clock;
+  db: Database;
+  payloads: PayloadStore;
+  queue: WakeQueue;
+  pool: KeyPool;
+  metrics: Metrics;
+  snapshot: Snapshot;
+  secretBox: SecretBox | null;
+  /** Bearer of the control API; null answers 401 to everything. */
+  adminToken: string | null;
+  /** Where a generated admin token is; null when it was given. */
+  adminTokenFile: string | null;
+  maxItems: number;
+  maxRequestBytes: number;
+  maxPendingItemsPerOwner: number;
+  streaming: boolean;
+  catalog(): Catalog;
+  notReady(): NotReady | null;
+  authenticate(headers: Headers): Promise<Caller>;
+  /** Name of this replica in usage events and leases. */
+  readonly instance: string;
+  /** Ends what this replica's own worker holds of a cancelled batch. */
+  abortHere(batchId: string): void;
+  batchUsage(batchId: string): Promise<never>;
+  /** What a wake-up sets going; the worker handler's own work. */
+  wake(wake: Wake): void;
+  /** Resolves when the service is ready; rejects with a ConfigError that ends the process. */
+  ready: Promise<void>;
+  /** Lets running items finish until the deadline, flushes, ends the lease, closes clients, stops Postgres last. */
+  stop(deadlineMs: number): Promise<void>;
+}
+
+export interface AppOptions {
+  config: Config;
+  env: Readonly<Record<string, string | undefined>>;
+  log: Log;
+  /** What a wake-up from the queue is passed to: in the container the worker handler. */
+  onWake(app: App, wake: Wake): void;
+}
+
+/**
+ * Builds the service in its container form. Returns as soon as clients exist; migrations, catalogue and worker follow
+ * behind `ready`. Throws ConfigError.
+ */
+export async function createApp({ config, env, log, onWake }: AppOptions): Promise<App> {
+  const clock = systemClock;
+  const stopping = new AbortController();
+  const home = await settle(config, log);
+  const secretBox = home.masterKey === null ? null : createSecretBox(parseMasterKey(home.masterKey));
+  const db = createDb({
+    dsn: home.dsn,
+    max: config.pgPool,
+    prepared: config.pgPrepared,
+    applicationName: 'relay-batch',
+    log,
+  });
+  const payloads = createFileStore(config.payloadDir);
+  const postgresQueue = createPostgresQueue(db);
+  const queue: WakeQueue = {
+    send(wake, count) {
+      // Our own worker does not need the round trip, nor the LISTEN connection, to hear of our own submits.
+      if (wake.kind === 'work') worker?.wake();
+      return postgresQueue.send(wake, count);
+    },
+  };
+  const client = createUpstreamClient({ connections: Math.max(1, config.concurrency), userAgent: USER_AGENT, clock });
+  const pool = createKeyPool({ db, log, clock, probeLeaseMs: config.itemTimeoutMs });
+  const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
+  const tokens = createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic });
+  const compactor = createCompactor({ db, payloads, clock, log });
+  const metrics = createMetrics({
+    running: () => worker?.figures().running ?? 0,
+    waiting: () => worker?.figures().waiting ?? 0,
+    committing: () => worker?.figures().committing ?? 0,
+  });
+  let instance = home.instance;
+  let worker: Worker | null = null;
+  let sweeper: Sweeper | null = null;
+  let lock: InstanceLock | null = null;
+
+  const steps: Step[] = [
+    {
+      waiting: 'waiting for the database and its migrations',
+      run: async () => {
+        await migrate(home.directDsn, log);
+        return null;
+      },
+    },
+    { waiting: 'waiting for the payload store', run: () => checkSharedStore(db, payloads) },
+    {
+      waiting: 'waiting for the catalogue',
+      run: async () => {
+        await checkMasterKey(db, secretBox);
+        await checkSigningKeys(db, secretBox);
+        if (config.catalogPath !== null) await applyAtStart(db, config.catalogPath, env, secretBox, log);
+        await snapshot.refresh();
+        snapshot.current();
+        return null;
+      },
+    },
+    {
+      waiting: 'waiting for the instance lock',
+      run: async () => {
+        lock = await lockInstance(home.directDsn, home.instance, log);
+        if (!lock.held) log.warn('another live process has this instance id, going on under one of our own');
+        return null;
+      },
+    },
+    {
+      waiting: 'waiting for the worker',
+      run: async () => {
+        if (!lock?.held) instance = `${home.instance}-${uuidv7()}`;
+        const parts = startWorker();
+        worker = parts.worker;
+        sweeper = parts.sweeper;
+        await worker.started;
+        return null;
+      },
+    },
+  ];
+
+  const startWorker = (): { worker: Worker; sweeper: Sweeper } => {
+    const rescue: RescueDeps = { db, log, instance, onWorkerLoss: config.onWorkerLoss };
+    const made = createWorker({
+      db,
+      store: payloads,
+      client,
+      pool,
+      clock,
+      log,
+      instance,
+      concurrency: config.concurrency,
+      flushMs: config.flushMs,
+      itemTimeoutMs: config.itemTimeoutMs,
+      catalog: () => snapshot.current(),
+      refreshCatalog: (version) => snapshot.refreshIfNewer(version),
+      onFinished: (ids) => void compactor.compact(ids),
+      onBeat: (beat) => void sweep.onBeat(beat),
+      onFirstLease: async (workerId) => {
+        if (!lock?.held) return;
+        const { finished } = await takeBackFormer(rescue, workerId);
+        void compactor.compact(finished);
+      },
+      observe: {
+        claim: (seconds) => metrics.claimSeconds.observe(seconds),
+        flush({ items, bytes, seconds }) {
+          metrics.flushItems.observe(items);
+          metrics.flushBytes.observe(bytes);
+          metrics.flushSeconds.observe(seconds);
+        },
+        final: (state, count) => metrics.itemsFinal.inc({ state }, count),
+        released: (count) => metrics.itemsReleased.inc(count),
+        upstream(host, result) {
+          const end = result.responseEndedAt ?? clock.now();
+          metrics.upstreamSeconds.observe({ host, class: result.class }, Math.max(0, end - result.startedAt) / 1000);
+        },
+      },
+    });
+    const sweep = createSweeper({
+      db,
+      store: payloads,
+      clock,
+      log,
+      rescue,
+      retentionDays: config.retentionDays,
+      usageRetentionDays: config.usageRetentionDays,
+      selfId: made.lease.id,
+      mayRescue: made.lease.mayRescue,
+      compact: (ids) => compactor.compact(ids),
+      wake: made.wake,
+      purge: async () => {
+        await purgeLimits(db);
+        await purgeExpiredTokens(db);
+      },
+    });
+    return { worker: made, sweeper: sweep };
+  };
+
+  const readiness = createReadiness(steps, log, stopping.signal);
+  const listener = createListener({
+    dsn: home.directDsn,
+    log,
+    onWake: (wake) => onWake(app, wake),
+    onReconnect: () => {
+      if (readiness.notReady() !== null) return;
+      void snapshot.refresh();
+      worker?.wake();
+    },
+    onBreakers: () => void pool.refresh(),
+  });
+  const storeChecks = watchStore(readiness.done, stopping.signal, async () => {
+    readiness.degrade(await checkSharedStore(db, payloads));
+  });
+
+  const app: App = {
+    config,
+    log,
+    clock,
+    db,
+    payloads,
+    queue,
+    pool,
+    metrics,
+    snapshot,
+    secretBox,
+    adminToken: home.adminToken,
+    adminTokenFile: home.adminTokenFile,
+    maxItems: config.maxItems,
+    maxRequestBytes: config.maxRequestBytes,
+    maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
+    streaming: true,
+    catalog: () => snapshot.current(),
+    notReady: readiness.notReady,
+    authenticate: (headers) =>
+      authenticate(headers, snapshot.current(), { nowMs: worker?.dbNow() ?? clock.now(), tokens }),
+    get instance() {
+      return instance;
+    },
+    abortHere: (batchId) => worker?.cancelBatch(batchId),
+    batchUsage: async () => {throw new Error('x')},
+    wake(wake) {
+      if (wake.kind === 'work') worker?.wake();
+      else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);
+      else if (readiness.notReady() === null) void snapshot.refresh();
+    },
+    ready: readiness.done,
+    async stop(deadlineMs) {
+      stopping.abort();
+      await readiness.done.catch(() => {});
+      await Promise.all([worker?.stop(deadlineMs), sweeper?.stop(), compactor.stop(), storeChecks]);
+      await Promise.all([listener.stop(), lock?.release(), client.close()]);
+      await db.close();
+      await home.embedded?.stop();
+    },
+  };
+  return app;
+}
+
+interface Home {
+  dsn: string;
+  directDsn: string;
+  instance: string;
+  masterKey: string | null;
+  adminToken: string | null;
+  adminTokenFile: string | null;
+  embedded: Embedded | null;
+}
+
+/** Where state lives: the given Postgres, or an embedded one in the data dir, with generated secrets. */
+async function settle(config: Config, log: Log): Promise<Home> {
+  const secrets = await import('./postgres/secrets.ts');
+  if (config.pgDsn !== null) {
+    return {
+      dsn: config.pgDsn,
+      directDsn: config.pgDirectDsn ?? config.pgDsn,
+      instance: config.instanceId ?? (await storedInstanceId(config.dataDir, log)),
+      masterKey: config.masterKey,
+      adminToken: config.adminToken,
+      adminTokenFile: null,
+      embedded: null,
+    };
+  }
+  const { startEmbedded } = await import('./postgres/embedded.ts');
+  const embedded = await startEmbedded({ dataDir: config.dataDir, log });
+  const admin = config.adminToken === null ? await secrets.adminToken(config.dataDir) : null;
+  return {
+    dsn: embedded.dsn,
+    directDsn: embedded.dsn,
+    instance: config.instanceId ?? (await secrets.instanceId(config.dataDir)),
+    masterKey: config.masterKey ?? (await secrets.masterKey(config.dataDir)).value,
+    adminToken: config.adminToken ?? admin!.value,
+    adminTokenFile: admin?.path ?? null,
+    embedded,
+  };
+}
+
+/** A container may have no writable data dir: its instance then has a name for the life of the process. */
+async function storedInstanceId(dataDir: string, log: Log): Promise<string> {
+  const { instanceId, prepareDataDir } = await import('./postgres/secrets.ts');
+  try {
+    await prepareDataDir(dataDir);
+    return await instanceId(dataDir);
+  } catch (error) {
+    log.warn({ err: reasonOf(error) }, 'no stable instance id: set RELAY_INSTANCE_ID or a writable RELAY_DATA_DIR');
+    return uuidv7();
+  }
+}
+
+async function applyAtStart(
+  db: Database,
+  path: string,
+  env: Readonly<Record<string, string | undefined>>,
+  secretBox: SecretBox | null,
+  log: Log,
+): Promise<void> {
+  try {
+    const result = await applyCatalog(db, await readCatalog([path]), { env, secretBox });
+    for (const warning of result.warnings) log.warn({ fault: formatFault(warning) }, 'catalogue');
+    log.info({ created: result.created, updated: result.updated, unchanged: result.unchanged }, 'catalogue applied');
+  } catch (error) {
+    if (!(error instanceof CatalogError)) throw error;
+    const faults = error.faults.map(formatFault).join('\n  ');
+    throw new ConfigError(`RELAY_CATALOG is not valid, nothing was applied:\n  ${faults}`, { cause: error });
+  }
+}
+
+async function watchStore(ready: Promise<void>, signal: AbortSignal, check: () => Promise<void>): Promise<void> {
+  await ready.catch(() => {});
+  while (!signal.aborted) {
+    await sleep(STORE_CHECK_MS, signal);
+    if (!signal.aborted) await check().catch(() => {});
+  }
+}

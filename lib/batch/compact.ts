@@ -1,0 +1,111 @@
+import { type Clock, uuidv7 } from '../clock.ts';
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Db } from '../store/db.ts';
+import type { PayloadRef, PayloadStore } from '../store/payloads.ts';
+import { readUncompacted, setResults } from '../store/sweep.sql.ts';
+import { resultElements } from './elements.ts';
+import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, writeIndexRecord } from './result-index.ts';
+
+export interface CompactDeps {
+  db: Db;
+  payloads: PayloadStore;
+  clock: Clock;
+  log: Log;
+}
+
+const RETRY_MIN_MS = 10_000;
+const RETRY_MAX_MS = 3_600_000;
+
+/**
+ * Compacts finished batches, one after the other. One that cannot be (a response that is not readable) stays as it is, is
+ * served from its segments, and is tried again with a growing pause.
+ */
+export function createCompactor(deps: CompactDeps): {
+  compact(batchIds: readonly string[]): Promise<void>;
+  stop(): Promise<void>;
+} {
+  const failed = new Map<string, { notBefore: number; pauseMs: number }>();
+  const queued = new Set<string>();
+  let tail: Promise<void> = Promise.resolve();
+  let stopped = false;
+
+  const one = async (id: string): Promise<void> => {
+    queued.delete(id);
+    const before = failed.get(id);
+    if (stopped || (before && deps.clock.monotonic() < before.notBefore)) return;
+    try {
+      await compactBatch(deps, id);
+      failed.delete(id);
+    } catch (error) {
+      const pauseMs = Math.min(RETRY_MAX_MS, before ? before.pauseMs * 2 : RETRY_MIN_MS);
+      failed.set(id, { notBefore: deps.clock.monotonic() + pauseMs, pauseMs });
+      deps.log.warn({ err: reasonOf(error), batch: id }, 'batch not compacted, its results stay in their segments');
+    }
+  };
+
+  return {
+    compact(batchIds) {
+      for (const id of batchIds) {
+        if (queued.has(id)) continue;
+        queued.add(id);
+        tail = tail.then(() => one(id));
+      }
+      return tail;
+    },
+    stop() {
+      stopped = true;
+      return tail;
+    },
+  };
+}
+
+/**
+ * Writes the results document of a finished batch (exactly what the results call returns) and its index, then switches
+ * the batch to them in one guarded statement. Changes no item row. A batch that was deleted or compacted meanwhile wins:
+ * the objects are deleted again. Throws when a response cannot be read; false when there was nothing to do.
+ */
+export async function compactBatch(deps: CompactDeps, batchId: string): Promise<boolean> {
+  const batch = await readUncompacted(deps.db, batchId);
+  if (batch === null) return false;
+  const id = uuidv7(deps.clock.now());
+  const result: PayloadRef = { kind: 'result', id };
+  const index: PayloadRef = { kind: 'index', id };
+  const records = Buffer.alloc(batch.totalItems * INDEX_RECORD_BYTES);
+  let count = 0;
+
+  async function* document(): AsyncGenerator<Buffer> {
+    yield Buffer.from(DOCUMENT_HEAD);
+    let offset = DOCUMENT_HEAD.length;
+    const comma = Buffer.from(',');
+    for await (const group of resultElements(deps, batchId, {
+      after: -1,
+      limit: null,
+      state: null,
+      onBadSpan: 'throw',
+    })) {
+      for (const { idx, state, head, body, tail } of group) {
+        if (idx !== count) throw new Error('batch is gone or has a gap');
+        if (count > 0) {
+          yield comma;
+          offset++;
+        }
+        const length = head.length + (body?.length ?? 0) + tail.length;
+        writeIndexRecord(records, count, { offset, length, state });
+        yield head;
+        if (body) yield body;
+        if (tail.length > 0) yield tail;
+        offset += length;
+        count++;
+      }
+    }
+    if (count !== batch!.totalItems) throw new Error('batch is gone or has a gap');
+    yield Buffer.from(DOCUMENT_TAIL);
+  }
+
+  await deps.payloads.writeStream(result, document());
+  await deps.payloads.write(index, [records]);
+  const switched = await setResults(deps.db, batchId, id);
+  if (!switched) await deps.payloads.delete([result, index]);
+  return switched;
+}

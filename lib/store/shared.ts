@@ -1,0 +1,23 @@
+import { randomUUID } from 'node:crypto';
+import type { Database } from './db.ts';
+import { insertStoreId, readStoreId } from './payload-store.sql.ts';
+import type { PayloadStore } from './payloads.ts';
+
+export const NOT_SHARED = 'payload directory is not shared';
+
+/**
+ * Checks that the payload store is the one this database's payloads live in: the marker in it must be the id that
+ * Postgres has. The first start makes both, marker first, so that a crash between the two leaves nothing to mend by
+ * hand. Gives null when all is well, else the reason.
+ */
+export async function checkSharedStore(db: Database, store: PayloadStore): Promise<string | null> {
+  const known = await readStoreId(db);
+  const marker = await store.readMarker();
+  if (known !== null) return marker === known ? null : NOT_SHARED;
+  return db.transaction(async (tx) => {
+    const id = marker ?? randomUUID();
+    if (!(await insertStoreId(tx, id))) return (await readStoreId(tx)) === marker ? null : NOT_SHARED;
+    if (marker === null) await store.writeMarker(id);
+    return null;
+  });
+}

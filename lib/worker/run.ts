@@ -1,0 +1,129 @@
+import type { Catalog, HostKey } from '../catalog/catalog.ts';
+import type { Clock } from '../clock.ts';
+import type { KeyPool } from '../keypool/pool.ts';
+import { hostKeyRules } from '../limits/rules.ts';
+import type { Candidate } from '../routing/plan.ts';
+import { nextBinding, nextKey } from '../upstream/attempt-policy.ts';
+import { replaceModel } from '../upstream/body.ts';
+import { callTarget } from '../upstream/call-target.ts';
+import type { CallResult, UpstreamClient } from '../upstream/outcome.ts';
+import { conclude, type Run } from './conclude.ts';
+import type { Judge } from './judge.ts';
+import type { Outcome } from './outcome.ts';
+import { type Limits, limitRefusal, type Ready } from './prepare.ts';
+
+/** Upstream attempts of one run of an item, over all keys and hosts (behaviour section 2). */
+const MAX_CALLS = 3;
+
+export interface RunDeps {
+  client: UpstreamClient;
+  pool: KeyPool;
+  limits: Limits;
+  judge: Judge;
+  clock: Clock;
+  catalog(): Catalog;
+  /** Shared time, epoch ms. */
+  nowMs(): number;
+  itemTimeoutMs: number;
+  observe(host: string, result: CallResult): void;
+  /** Reserves an item whose limits wait for the slot; gives its outcome when they refuse it. */
+  reserveNow(entry: Ready): Promise<Outcome | null>;
+}
+
+/**
+ * Runs one item that has a slot: draws keys, calls upstreams, and turns the last answer into an outcome. At most three
+ * calls, on to the next key and then to the next granted binding while failures are retryable; all inside the item's time
+ * limit. Never throws for anything an upstream does.
+ */
+export async function runItem(deps: RunDeps, prepared: Ready, signal: AbortSignal): Promise<Outcome> {
+  let entry = prepared;
+  // An item is judged by what holds as it runs: it may have waited for its slot under an older catalogue.
+  if (entry.catalog !== deps.catalog() || deps.nowMs() >= entry.validUntilMs) {
+    const verdict = deps.judge(entry.item, entry.body);
+    if ('outcome' in verdict) {
+      if (entry.reserved) deps.limits.refund([entry.reserved]);
+      return verdict.outcome;
+    }
+    entry = { ...entry, ...verdict.judged };
+  }
+  if (entry.reserved === null) {
+    const refusal = await deps.reserveNow(entry);
+    if (refusal) return refusal;
+  }
+  const run: Run = {
+    entry,
+    calls: 0,
+    dialled: false,
+    first: null,
+    last: null,
+    deadline: deps.clock.monotonic() + deps.itemTimeoutMs,
+    refusal: null,
+    charged: entry.reserved === null ? [] : [...entry.reserved.rules],
+  };
+  for (const candidate of entry.plan.candidates) {
+    if (await tryCandidate(deps, run, candidate, signal)) break;
+  }
+  if (!run.dialled && entry.reserved) deps.limits.refund([entry.reserved]);
+  return conclude({ ...deps, aborted: signal.aborted }, run);
+}
+
+/** Tries the usable keys of one binding in order; true when the item has its outcome. */
+async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signal: AbortSignal): Promise<boolean> {
+  const { plan, turn } = run.entry;
+  for (const key of deps.pool.order(candidate, plan, turn)) {
+    if (run.calls >= MAX_CALLS || signal.aborted || deps.clock.monotonic() >= run.deadline) return true;
+    const health = deps.pool.health(key, plan.model.name);
+    if (health !== 'closed' && health !== 'half_open') continue;
+    const probeId = health === 'half_open' ? await deps.pool.tryProbe(key) : null;
+    if (health === 'half_open' && probeId === null) continue;
+    if (!(await reserveTier(deps, run, key))) {
+      if (probeId !== null) deps.pool.releaseProbe(key, probeId);
+      continue;
+    }
+    const result = await call(deps, run, candidate, key, signal);
+    deps.pool.report(key, plan.model.name, result, probeId);
+    deps.observe(candidate.host.name, result);
+    run.first ??= result;
+    run.last = { result, candidate, key };
+    run.calls++;
+    if (result.class !== 'unreachable') run.dialled = true;
+    if (nextKey(result.class)) continue;
+    return !nextBinding(result.class);
+  }
+  return false;
+}
+
+function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signal: AbortSignal): Promise<CallResult> {
+  const { item, body, model, modelSpans } = run.entry;
+  const target = callTarget(candidate.adapter, candidate.host, key, item.batch);
+  return deps.client.call({
+    url: target.url,
+    headers: target.headers as Record<string, string>,
+    body: candidate.wireName === model ? [body] : replaceModel(body, modelSpans, candidate.wireName),
+    adapter: candidate.adapter,
+    timeoutMs: Math.max(1, run.deadline - deps.clock.monotonic()),
+    signal,
+  });
+}
+
+/** The tier rules of a key that was not part of the reservation; false when they are spent. */
+async function reserveTier(deps: RunDeps, run: Run, key: HostKey): Promise<boolean> {
+  const { item, catalog, plan, reserved } = run.entry;
+  const rules = hostKeyRules(catalog, key, plan.model);
+  if (rules.length === 0 || reserved?.key === key) return true;
+  const [verdict] = await deps.limits.reserve([
+    { batchId: item.batch.id, idx: item.idx, claimNo: item.claimNo, rules },
+  ]);
+  if (verdict!.ok) {
+    run.charged.push(...rules);
+    return true;
+  }
+  run.refusal = limitRefusal(run.entry, verdict!);
+  return false;
+}
+
+/** What the engine does with a prepared item that is not going to run: its reservation is given back. */
+export function abandonItems(limits: Limits, entries: readonly Ready[]): void {
+  const refunds = entries.flatMap(({ reserved }) => (reserved && reserved.rules.length > 0 ? [reserved] : []));
+  if (refunds.length > 0) limits.refund(refunds);
+}

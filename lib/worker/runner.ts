@@ -1,0 +1,38 @@
+import type { ItemRunner } from './engine.ts';
+import type { Outcome } from './outcome.ts';
+import { type PrepareDeps, prepareItems, type Ready, reserveEach } from './prepare.ts';
+import { abandonItems, type RunDeps, runItem } from './run.ts';
+
+/** Prepares and runs items: the engine's view of `prepare.ts` and `run.ts`. */
+export function createItemRunner(deps: PrepareDeps & Omit<RunDeps, 'reserveNow'>): ItemRunner<Ready> {
+  // Items that get their slots in the same turn of the event loop reserve together: one round trip for all of them.
+  let waiting: { entry: Ready; resolve(outcome: Outcome | null): void; reject(error: unknown): void }[] = [];
+
+  const reserveTogether = async () => {
+    const group = waiting;
+    waiting = [];
+    try {
+      const refusals = await reserveEach(
+        deps,
+        group.map(({ entry }) => entry),
+      );
+      for (const { entry, resolve } of group) resolve(refusals.get(entry.item) ?? null);
+    } catch (error) {
+      for (const { reject } of group) reject(error);
+    }
+  };
+
+  const run: RunDeps = {
+    ...deps,
+    reserveNow: (entry) =>
+      new Promise((resolve, reject) => {
+        if (waiting.length === 0) setImmediate(reserveTogether);
+        waiting.push({ entry, resolve, reject });
+      }),
+  };
+  return {
+    prepare: (loaded) => prepareItems(deps, loaded),
+    run: (ready, signal) => runItem(run, ready, signal),
+    abandon: (entries) => abandonItems(deps.limits, entries),
+  };
+}

@@ -1,0 +1,214 @@
+import type { Catalog } from '../catalog/catalog.ts';
+import type { Clock } from '../clock.ts';
+import { reasonOf } from '../errors.ts';
+import type { KeyPool } from '../keypool/pool.ts';
+import { reserve } from '../limits/reserve.ts';
+import { type Charge, charge, refund } from '../limits/settle.ts';
+import type { Log } from '../log.ts';
+import type { Database } from '../store/db.ts';
+import type { Beat } from '../store/lease.sql.ts';
+import type { PayloadStore } from '../store/payloads.ts';
+import type { CallResult, UpstreamClient } from '../upstream/outcome.ts';
+import { createClaimer } from './claim.ts';
+import { createGroupCommit, type FinalItem } from './commit.ts';
+import { createEngine, type Engine } from './engine.ts';
+import { createJudge } from './judge.ts';
+import { createLease, type Lease } from './lease.ts';
+import { loadBodies } from './load.ts';
+import type { Limits, Ready } from './prepare.ts';
+import { createReleases } from './releases.ts';
+import { createItemRunner } from './runner.ts';
+
+export interface WorkerDeps {
+  db: Database;
+  store: PayloadStore;
+  client: UpstreamClient;
+  pool: KeyPool;
+  clock: Clock;
+  log: Log;
+  instance: string;
+  concurrency: number;
+  flushMs: number;
+  itemTimeoutMs: number;
+  catalog(): Catalog;
+  refreshCatalog(version: number): Promise<void>;
+  /** Batches without an open item: to be compacted. */
+  onFinished(batchIds: readonly string[]): void;
+  onBeat(beat: Beat): void;
+  /** A worker id holds a lease for the first time, before anything is claimed under it. */
+  onFirstLease(workerId: string): Promise<void>;
+  observe: {
+    claim(seconds: number): void;
+    flush(figures: { items: number; bytes: number; seconds: number }): void;
+    final(state: string, count: number): void;
+    released(count: number): void;
+    upstream(host: string, result: CallResult): void;
+  };
+}
+
+export interface Worker {
+  wake(): void;
+  cancelBatch(batchId: string): void;
+  /** The database's clock, epoch ms. */
+  dbNow(): number;
+  lease: Pick<Lease, 'id' | 'healthy' | 'mayRescue'>;
+  figures(): { running: number; waiting: number; committing: number };
+  /** Resolves when the first lease stands and work may be claimed. */
+  started: Promise<void>;
+  /** Stops claiming, gives running items until the deadline, flushes, ends the lease. */
+  stop(deadlineMs: number): Promise<void>;
+}
+
+/** A breaker snapshot is at most this old while items run. */
+const BREAKERS_EVERY_MS = 1000;
+/** A concurrency row counts for no longer than this beyond an item's time limit, whatever becomes of its worker. */
+const HOLD_MARGIN_S = 60;
+
+/** One worker: lease, claims, slots, group commit and releases, joined. */
+export function createWorker(deps: WorkerDeps): Worker {
+  const { db, clock, log, instance } = deps;
+  let blocked = false;
+  let ready = false;
+  let markStarted: () => void = () => {};
+  const started = new Promise<void>((resolve) => {
+    markStarted = resolve;
+  });
+
+  const background = (name: string, work: Promise<unknown>) => {
+    work.catch((error) => log.warn({ err: reasonOf(error) }, `${name} failed`));
+  };
+  const limits: Limits = {
+    reserve: (requests) => reserve(db, requests, deps.itemTimeoutMs / 1000 + HOLD_MARGIN_S),
+    refund: (refunds) => background('refund', refund(db, refunds)),
+  };
+  const commits = createGroupCommit({
+    db,
+    store: deps.store,
+    clock,
+    log,
+    instance,
+    flushMs: deps.flushMs,
+    observe: deps.observe.flush,
+    onBlocked: (state) => {
+      if (blocked && !state) engine.wake();
+      blocked = state;
+    },
+    onCommitted(items, finished) {
+      countFinal(deps, items);
+      const charges = chargesOf(items);
+      if (charges.length > 0) background('charge of token limits', charge(db, charges));
+      engine.settled(items);
+      if (finished.length > 0) deps.onFinished(finished);
+    },
+  });
+  const releases = createReleases({
+    db,
+    log,
+    instance,
+    onReleased(items, finished, soonestMs) {
+      deps.observe.released(items.length);
+      engine.letGo(items);
+      if (finished.length > 0) deps.onFinished(finished);
+      engine.wakeIn(soonestMs);
+    },
+  });
+  const lease = createLease({
+    db,
+    clock,
+    log,
+    instance,
+    heldBatches: () => engine.heldBatches(),
+    onBeat(beat) {
+      for (const id of beat.cancelled) engine.cancelBatch(id);
+      background('catalogue refresh', deps.refreshCatalog(beat.catalogVersion));
+      engine.tidy();
+      deps.onBeat(beat);
+    },
+    onSilent: () => engine.abortAll(),
+    onLost() {
+      commits.drop();
+      releases.drop();
+      engine.dropAll();
+    },
+    onReady(workerId) {
+      commits.useWorker(workerId);
+      releases.useWorker(workerId);
+      if (ready) engine.wake();
+      else void begin(workerId);
+    },
+  });
+  const begin = async (workerId: string) => {
+    await deps.onFirstLease(workerId);
+    ready = true;
+    markStarted();
+    engine.wake();
+  };
+  const judge = createJudge({ catalog: deps.catalog, nowMs: lease.dbNow });
+  const runner = createItemRunner({
+    judge,
+    limits,
+    client: deps.client,
+    pool: deps.pool,
+    clock,
+    catalog: deps.catalog,
+    nowMs: lease.dbNow,
+    itemTimeoutMs: deps.itemTimeoutMs,
+    observe: deps.observe.upstream,
+  });
+  const engine: Engine = createEngine<Ready>({
+    clock,
+    log,
+    concurrency: deps.concurrency,
+    mayClaim: () => ready && !blocked && lease.healthy(),
+    workerId: () => lease.id()!,
+    claimer: createClaimer({
+      db,
+      instance,
+      random: Math.random,
+      refreshCatalog: deps.refreshCatalog,
+      observe: deps.observe.claim,
+    }),
+    load: (items) => loadBodies(deps.store, items),
+    runner,
+    commits,
+    releases,
+  });
+  const breakers = setInterval(() => {
+    if (engine.running() > 0) void deps.pool.ensureFresh();
+  }, BREAKERS_EVERY_MS);
+
+  return {
+    wake: engine.wake,
+    cancelBatch: engine.cancelBatch,
+    dbNow: lease.dbNow,
+    lease,
+    started,
+    figures: () => ({ running: engine.running(), waiting: engine.waiting(), committing: commits.size() }),
+    async stop(deadlineMs) {
+      await engine.stop(deadlineMs);
+      clearInterval(breakers);
+      await deps.pool.flush();
+      await lease.stop();
+    },
+  };
+}
+
+function countFinal(deps: WorkerDeps, items: readonly FinalItem[]): void {
+  let completed = 0;
+  let discarded = 0;
+  for (const { outcome } of items) {
+    if (outcome.state === 'completed') completed++;
+    else if (outcome.state === 'discarded') discarded++;
+  }
+  deps.observe.final('completed', completed);
+  deps.observe.final('discarded', discarded);
+  deps.observe.final('cancelled', items.length - completed - discarded);
+}
+
+function chargesOf(items: readonly FinalItem[]): Charge[] {
+  return items.flatMap(({ outcome }) => {
+    const { tokens } = outcome.usage;
+    const rules = outcome.charged;
+    return tokens !== null && rules !== undefined && rules.length > 0 ? [{ rules, tokens }] : [];
+  });
+}
