@@ -80,6 +80,8 @@ describe('outcomes, as this replica and the others see them', () => {
       await here.pool.refresh();
     }
     expect(delays).toEqual([1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    await report('server_error');
+    expect(await keyHealth(database.db, a)).toMatchObject({ state: 'open', step: 7 });
   });
 
   test('64 calls that fail together on each of two replicas are one step', async () => {
