@@ -29,8 +29,18 @@ export function admin(app: AdminDeps, handle: (event: ApiEvent) => Promise<ApiRe
   return open(app, run);
 }
 
+/**
+ * For `serve`: the admin bearer is asked for before anything else, unknown paths and bodies included. Only `/healthz`
+ * and `/metrics` pass without.
+ */
+export function controlGuard(adminToken: string | null): (path: string, authorization: string | undefined) => void {
+  return (path, authorization) => {
+    if (path !== '/healthz' && path !== '/metrics') requireAdmin(authorization, adminToken);
+  };
+}
+
 /** Throws 401 unless the header is `Bearer <admin token>`. Compared as digests: neither text nor length leaks by time. */
-export function requireAdmin(authorization: string | undefined, adminToken: string | null): void {
+function requireAdmin(authorization: string | undefined, adminToken: string | null): void {
   const presented = /^bearer +(\S.*)$/i.exec(authorization?.trim() ?? '')?.[1];
   if (presented === undefined) throw new ApiError('missing_api_key', 'missing admin token');
   if (adminToken === null || !timingSafeEqual(digest(presented), digest(adminToken))) {

@@ -27,6 +27,8 @@ export interface ServeOptions {
   routes: readonly BoundRoute[];
   /** Largest body of a route that reads one, bytes. */
   maxBodyBytes: number;
+  /** Asked before a path is looked up or a body is read; throws ApiError. How the control port refuses strangers. */
+  guard?: (path: string, authorization: string | undefined) => void;
   log: Log;
   onRequest?: (seen: SeenRequest) => void;
   /** How long a client may take nothing of its answer; 60 s unless a test says otherwise. */
@@ -72,6 +74,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
   });
 
   const answer = async (req: IncomingMessage, res: ServerResponse, call: Call): Promise<ApiResult | null> => {
+    options.guard?.(call.path, req.headers.authorization);
     const found = match(call.method, call.path);
     if (found.kind === 'unknown') {
       if (call.method === 'OPTIONS' && call.path === '*') return { statusCode: 204, headers: { allow: ALL_METHODS } };

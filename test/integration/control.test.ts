@@ -48,6 +48,9 @@ describe('the admin bearer', () => {
       ['GET', '/usage/events'],
       ['GET', '/usage/summary'],
       ['GET', '/usage/timeseries'],
+      ['PATCH', '/hosts'],
+      ['OPTIONS', '/hosts'],
+      ['GET', '/no/such/path/at/all'],
     ] as const) {
       const none = await control.call(method, path, undefined, {});
       expect([none.status, none.json.error.code], `${method} ${path}`).toEqual([401, 'missing_api_key']);
@@ -55,6 +58,11 @@ describe('the admin bearer', () => {
       expect([wrong.status, wrong.json.error.code], `${method} ${path}`).toEqual([401, 'invalid_api_key']);
     }
     for (const path of ['/healthz', '/metrics']) expect((await fetch(control.origin + path)).status).toBe(200);
+  });
+
+  test('a stranger is refused before the body is read', async () => {
+    const answer = await control.call('POST', '/hosts', 'x'.repeat(2 * 1024 * 1024), {});
+    expect([answer.status, answer.json.error.code]).toEqual([401, 'missing_api_key']);
   });
 
   test('without a configured token refuses everything but healthz and metrics', async () => {
@@ -184,6 +192,14 @@ describe('reading', () => {
     expect((await control.call('GET', `/hosts/${team.metadata.id}`)).status).toBe(404);
     expect((await control.call('DELETE', `/hosts/by-id/${team.metadata.id}`)).status).toBe(404);
   });
+});
+
+test('other methods and paths are 405 and 404 as everywhere', async () => {
+  const patched = await control.call('PATCH', '/hosts', {});
+  expect([patched.status, patched.headers.get('allow')]).toEqual([405, 'GET, HEAD, POST, OPTIONS']);
+  expect((await control.call('GET', '/no/such/path/at/all')).status).toBe(404);
+  const huge = await control.call('POST', '/hosts', `"${'x'.repeat(1024 * 1024)}"`);
+  expect([huge.status, huge.json.error.code]).toEqual([400, 'body_too_large']);
 });
 
 describe('replacing', () => {

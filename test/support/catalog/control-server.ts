@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { controlGuard } from '../../../handlers/admin.ts';
 import { type ControlApp, controlRoutes } from '../../../handlers/control.ts';
 import { generateKey } from '../../../lib/auth/keys.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
@@ -63,6 +64,7 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
     host: '127.0.0.1',
     port: 0,
     routes: controlRoutes(app),
+    guard: controlGuard(app.adminToken),
     maxBodyBytes: 1024 * 1024,
     log,
   });
