@@ -39,8 +39,8 @@ export async function keyHealth(db: Db, hostKey: HostKey): Promise<KeyHealthView
 }
 
 /**
- * Closes the breaker of a host key's value of today and wakes its resting models. Replicas that work see it with their
- * next look, within a second; the one that took the call resets through its pool and sees it at once.
+ * Closes the breaker of a host key's value of today and wakes its resting models. Other replicas
+ * are told, or see it with their next look, within a second; the one that took the call resets through its pool.
  */
 export function resetKey(db: Db, hostKey: HostKey): Promise<void> {
   return deleteBreakers(db, hostKey.breakerKey);

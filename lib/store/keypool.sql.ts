@@ -182,11 +182,16 @@ export async function releaseProbe(db: Db, breakerKey: string, probeId: string):
   });
 }
 
-/** Closes everything of a key, its resting models too. Durable: an admin asked for it. */
+/**
+ * Closes everything of a key, its resting models too, and tells the replicas (`lib/queue/postgres.ts` listens). Durable:
+ * an admin asked for it.
+ */
 export async function deleteBreakers(db: Db, breakerKey: string): Promise<void> {
   await db.query({
     name: 'delete_breakers',
-    text: 'delete from breakers where breaker_key = $1::text',
+    text: `
+      with gone as (delete from breakers where breaker_key = $1::text)
+      select pg_notify('relay_breakers', '')`,
     values: [breakerKey],
   });
 }

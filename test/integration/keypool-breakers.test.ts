@@ -1,4 +1,5 @@
 import fc from 'fast-check';
+import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type Breaker, nextBreaker } from '../../lib/keypool/breaker.ts';
 import { keyHealth, resetKey } from '../../lib/keypool/health.ts';
@@ -225,6 +226,19 @@ describe('reset', () => {
       reason: null,
       models: [],
     });
+  });
+
+  test('tells the replicas that listen', async () => {
+    const listener = new pg.Client({ connectionString: database.dsn });
+    await listener.connect();
+    try {
+      await listener.query('listen relay_breakers');
+      const told = new Promise((resolve) => listener.once('notification', resolve));
+      await here.pool.reset(a);
+      expect(await told).toMatchObject({ channel: 'relay_breakers' });
+    } finally {
+      await listener.end();
+    }
   });
 
   test('leaves other keys alone', async () => {
