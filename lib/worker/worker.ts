@@ -174,7 +174,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     releases,
   });
   const breakers = setInterval(() => {
-    if (engine.running() > 0) void deps.pool.ensureFresh();
+    if (engine.running() > 0) void deps.pool.refresh();
   }, BREAKERS_EVERY_MS);
 
   return {
