@@ -6,7 +6,6 @@ import pg from 'pg';
 import type { TestProject } from 'vitest/node';
 import { createLog } from '../../lib/log.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
-import { readPidFile } from '../../lib/postgres/postmaster.ts';
 import { migrate } from '../../lib/store/migrate.ts';
 
 declare module 'vitest' {
@@ -76,27 +75,28 @@ async function start(): Promise<Running> {
   };
 }
 
+/** Ends the server of a data dir, if there is one, and removes the directory. */
+const CLEAN_UP = `
+read -r finished && exit
+if read -r pid <"$0/postgres/postmaster.pid"; then
+  kill -QUIT "$pid"
+  n=0
+  while [ $((n += 1)) -lt 100 ] && kill -0 "$pid"; do sleep 0.1; done
+fi
+rm -rf "$0"`;
+
 async function startServer(): Promise<{ dsn: string; stop(): Promise<void> }> {
   const dataDir = await realpath(await mkdtemp(join(tmpdir(), 'relay-test-')));
-  const embedded = await startEmbedded({ dataDir, log: createLog('silent') }).catch(async (error: unknown) => {
-    await rm(dataDir, { recursive: true, force: true });
-    throw error;
-  });
-  const file = await readPidFile(join(dataDir, 'postgres'));
-  // A killed run closes this pipe: the server that it started, and only that one, goes with it.
-  const watcher = spawn('sh', ['-c', `read -r line || kill -QUIT ${file?.pid}; rm -rf "$0"`, dataDir], {
-    detached: true,
-    stdio: ['pipe', 'ignore', 'ignore'],
-  });
+  // A killed run closes this pipe without a word: its server, and no other, goes with it.
+  const watcher = spawn('sh', ['-c', CLEAN_UP, dataDir], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] });
   watcher.unref();
+  const embedded = await startEmbedded({ dataDir, log: createLog('silent') });
   return {
     dsn: embedded.dsn,
     async stop() {
       await embedded.stop();
-      const gone = new Promise((resolve) => watcher.once('exit', resolve));
-      watcher.stdin.end('done\n');
-      await gone;
       await rm(dataDir, { recursive: true, force: true });
+      watcher.stdin.end('finished\n');
     },
   };
 }
