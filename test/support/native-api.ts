@@ -1,0 +1,190 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Context } from 'aws-lambda';
+import { type NativeApp, nativeHandlers } from '../../handlers/native.ts';
+import { authenticate } from '../../lib/auth/authenticate.ts';
+import type { Catalog } from '../../lib/catalog/catalog.ts';
+import { systemClock } from '../../lib/clock.ts';
+import { ApiError } from '../../lib/errors.ts';
+import type { ApiEvent } from '../../lib/http/event.ts';
+import { type HttpServer, type SeenRequest, serve } from '../../lib/http/node.ts';
+import { bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import { createLog } from '../../lib/log.ts';
+import type { Wake } from '../../lib/queue/queue.ts';
+import { createFileStore } from '../../lib/store/files.ts';
+import type { PayloadStore } from '../../lib/store/payloads.ts';
+import { callers, plaintextOf } from '../unit/auth-catalog.ts';
+import { createTestDatabase, type TestDatabase } from './postgres.ts';
+
+/** The two ways a request can come: over HTTP through the Node adapter, or as an API Gateway event. */
+export const WAYS = ['node', 'lambda'] as const;
+export type Way = (typeof WAYS)[number];
+
+export interface Call {
+  method?: string;
+  path: string;
+  /** Name of the key presented; null presents none. */
+  as?: string | null;
+  headers?: Record<string, string>;
+  body?: string | Buffer;
+}
+
+export interface Answer {
+  status: number;
+  headers: Headers;
+  bytes: Buffer;
+  text: string;
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of many forms
+  json: any;
+}
+
+export interface NativeApi {
+  database: TestDatabase;
+  payloads: PayloadStore;
+  server: HttpServer;
+  /** What the server listens on. */
+  url: string;
+  app: NativeApp;
+  wakes: Wake[];
+  seen: SeenRequest[];
+  call(way: Way, call: Call): Promise<Answer>;
+  /** Runs a statement of the test's own. */
+  sql(text: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
+  close(): Promise<void>;
+}
+
+/**
+ * The native API on a real database and a real file store, with the keys `ann` and `bob` of the policy `p`, `off` of
+ * a disabled policy, `none` without one, and `gone`, revoked. There are no workers: tests make items final by SQL.
+ */
+export async function createNativeApi(change: (app: NativeApp) => Partial<NativeApp> = () => ({})): Promise<NativeApi> {
+  const database = await createTestDatabase();
+  const directory = await mkdtemp(join(tmpdir(), 'relay-payloads-'));
+  const payloads = createFileStore(directory);
+  const catalog: Catalog = callers({
+    policies: [{ name: 'p' }, { name: 'disabled', enabled: false }],
+    keys: [
+      { name: 'ann', policy: 'p' },
+      { name: 'bob', policy: 'p' },
+      { name: 'off', policy: 'disabled' },
+      { name: 'none' },
+      { name: 'gone', policy: 'p', revokedAt: 1 },
+    ],
+  });
+  const wakes: Wake[] = [];
+  const base: NativeApp = {
+    db: database.db,
+    payloads,
+    queue: { send: async (wake) => void wakes.push(wake) },
+    clock: systemClock,
+    log: createLog('silent'),
+    catalog: () => catalog,
+    maxItems: 50_000,
+    maxRequestBytes: 1024 * 1024,
+    maxPendingItemsPerOwner: 0,
+    streaming: true,
+    notReady: () => null,
+    authenticate: (headers) =>
+      authenticate(headers, catalog, {
+        nowMs: Date.now(),
+        tokens: { verify: () => Promise.reject(new ApiError('invalid_token')) },
+      }),
+    batchUsage: async () => ({ tokens: {}, cost_nanos: null, unpriced: 0 }),
+    instance: 'test',
+    abortHere: () => {},
+  };
+  const app: NativeApp = { ...base, ...change(base) };
+  const seen: SeenRequest[] = [];
+  const routes = bindRoutes(NATIVE_ROUTES, nativeHandlers(app));
+  const server = await serve({
+    host: '127.0.0.1',
+    port: 0,
+    routes,
+    maxBodyBytes: app.maxRequestBytes,
+    log: app.log,
+    onRequest: (request) => seen.push(request),
+  });
+  const url = `http://127.0.0.1:${server.port}`;
+  const find = createMatcher(bindRoutes(NATIVE_ROUTES, nativeHandlers({ ...app, streaming: false })));
+
+  return {
+    database,
+    payloads,
+    server,
+    url,
+    app,
+    wakes,
+    seen,
+    call: (way, call) => (way === 'node' ? overHttp(url, call) : asEvent(find, call)),
+    async sql(text, values = []) {
+      const name = `test_${createHash('md5').update(text).digest('hex')}`;
+      return (await database.db.query<Record<string, unknown>>({ name, text, values })).rows;
+    },
+    async close() {
+      await server.close(0);
+      await database.close();
+      await rm(directory, { recursive: true, force: true });
+    },
+  };
+}
+
+function headersOf(call: Call): Record<string, string> {
+  const name = call.as === undefined ? 'ann' : call.as;
+  return { ...(name === null ? {} : { authorization: `Bearer ${plaintextOf(name)}` }), ...call.headers };
+}
+
+async function overHttp(url: string, call: Call): Promise<Answer> {
+  const response = await fetch(url + call.path, {
+    method: call.method ?? 'GET',
+    headers: headersOf(call),
+    ...(call.body === undefined ? {} : { body: call.body as NonNullable<RequestInit['body']> }),
+  });
+  return answerOf(response.status, response.headers, Buffer.from(await response.arrayBuffer()));
+}
+
+async function asEvent(find: ReturnType<typeof createMatcher>, call: Call): Promise<Answer> {
+  const [path = '', query = ''] = call.path.split('?');
+  const method = call.method ?? 'GET';
+  const match = find(method, path);
+  if (match.kind !== 'found') throw new Error(`API Gateway has no route for ${method} ${path}`);
+  const routeKey = `${method} ${match.route.pattern}`;
+  const event: ApiEvent = {
+    version: '2.0',
+    routeKey,
+    rawPath: path,
+    rawQueryString: query,
+    headers: headersOf(call),
+    pathParameters: match.parameters,
+    isBase64Encoded: call.body !== undefined,
+    ...(call.body === undefined ? {} : { body: Buffer.from(call.body).toString('base64') }),
+    requestContext: {
+      accountId: '1',
+      apiId: 'a',
+      domainName: 'd',
+      domainPrefix: 'd',
+      http: { method, path, protocol: 'HTTP/1.1', sourceIp: '127.0.0.1', userAgent: 'test' },
+      requestId: randomUUID(),
+      routeKey,
+      stage: '$default',
+      time: '',
+      timeEpoch: 0,
+    },
+  };
+  // What Lambda does to a result: only what survives JSON comes out.
+  const result = JSON.parse(JSON.stringify(await match.route.run(event, {} as Context)));
+  const bytes = Buffer.from(result.body ?? '', result.isBase64Encoded ? 'base64' : 'utf8');
+  return answerOf(result.statusCode, new Headers(result.headers), bytes);
+}
+
+function answerOf(status: number, headers: Headers, bytes: Buffer): Answer {
+  const text = bytes.toString();
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch {
+    json = undefined;
+  }
+  return { status, headers, bytes, text, json };
+}
