@@ -110,11 +110,7 @@ const rate = z.strictObject({
   unit: z.enum(['per_million', 'per_unit']),
   // round(amount x 1e9) must be exact in a double: 9e6 x 1e9 < 2^53.
   amount: z.number().min(0, 'must be at least 0').max(9_000_000, 'must be at most 9000000'),
-  aboveTokens: z
-    .int('must be a whole number')
-    .min(0, 'must be at least 0')
-    .max(Number.MAX_SAFE_INTEGER, 'must be at most 2^53-1')
-    .optional(),
+  aboveTokens: z.int('must be a whole number up to 2^53-1').min(0, 'must be at least 0').optional(),
 });
 
 export const pricingSchema = z.strictObject({
