@@ -62,7 +62,7 @@ const DRAIN_MS = 30_000;
 export async function serve(options: ServeOptions): Promise<HttpServer> {
   const match = createMatcher(options.routes);
   const stallMs = options.stallMs ?? STALL_MS;
-  const busy = new Map<Socket, number>();
+  const busy = new Map<Socket, Set<ServerResponse>>();
   let closing = false;
 
   const server = createServer({
@@ -113,7 +113,8 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
   const handle = async (req: IncomingMessage, res: ServerResponse, expectsContinue: boolean): Promise<void> => {
     const call = callOf(req, expectsContinue);
     const socket = req.socket;
-    busy.set(socket, (busy.get(socket) ?? 0) + 1);
+    const answers = busy.get(socket);
+    answers?.add(res);
     res.on('error', () => {}); // a client that is gone shows as 'close'
     try {
       const result = await answer(req, res, call).catch((error) => renderError(error, call.requestId, options.log));
@@ -128,9 +129,8 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
         if (!call.broken) call.status = 499;
         res.destroy();
       }
-      const left = (busy.get(socket) ?? 1) - 1;
-      if (!socket.destroyed) busy.set(socket, left);
-      if (closing && left <= 0) socket.end();
+      answers?.delete(res);
+      if (closing && answers?.size === 0) socket.end();
       report(options, call);
     }
   };
@@ -142,12 +142,14 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
   server.on('checkContinue', onRequest(true));
   server.on('checkExpectation', onRequest(false)); // unknown expectations are passed over, as most servers do
   server.on('connection', (socket: Socket) => {
-    busy.set(socket, 0);
+    busy.set(socket, new Set());
     socket.once('close', () => busy.delete(socket));
   });
-  server.on('clientError', (error, socket) =>
-    onMalformed(error, socket as Socket, (busy.get(socket as Socket) ?? 0) > 0),
-  );
+  server.on('clientError', (error, stream) => {
+    const socket = stream as Socket;
+    const answers = [...(busy.get(socket) ?? [])];
+    onMalformed(error, socket, answers.length > 1 || answers.some((res) => res.headersSent));
+  });
 
   const port = await listen(server, options);
   return {
@@ -155,7 +157,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     close: async (deadlineMs) => {
       closing = true;
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-      for (const [socket, requests] of busy) if (requests === 0) socket.destroy();
+      for (const [socket, answers] of busy) if (answers.size === 0) socket.destroy();
       const timer = setTimeout(() => server.closeAllConnections(), deadlineMs);
       await closed;
       clearTimeout(timer);
