@@ -1,6 +1,6 @@
 import type { Meter } from '../catalog/catalog.ts';
 import type { Database, Db } from '../store/db.ts';
-import { chargeBuckets, deleteConcurrency, deleteConcurrencyIn, refundBuckets } from '../store/limits.sql.ts';
+import { chargeBuckets, deleteConcurrency, refundBuckets } from '../store/limits.sql.ts';
 import type { TokenCounts } from '../usage/event.ts';
 import { bucketTable, type ItemClaim, itemColumns, retrying } from './columns.ts';
 import type { BucketRule } from './rules.ts';
@@ -82,7 +82,7 @@ export async function refund(db: Database, refunds: readonly Refund[]): Promise<
   );
   if (held.length === 0) return;
   const buckets = held.map(({ bucketId }) => bucketId);
-  await deleteConcurrencyIn(db, buckets, itemColumns(held.map(({ item }) => item)));
+  await deleteConcurrency(db, itemColumns(held.map(({ item }) => item)), buckets);
 }
 
 /**
