@@ -1,4 +1,4 @@
-import type { APIGatewayProxyEventV2, APIGatewayProxyStructuredResultV2, Context } from 'aws-lambda';
+import type { APIGatewayProxyEventV2, Context } from 'aws-lambda';
 import { ApiError } from '../errors.ts';
 
 /** A request as API Gateway HTTP API (payload format 2.0) gives it; the Node adapter builds the same value. */
@@ -18,11 +18,6 @@ export interface ApiResult {
 
 /** A Lambda function for HTTP events; the Node adapter calls it in the same way. */
 export type ApiHandler = (event: ApiEvent, context: Context) => Promise<ApiResult>;
-
-/** What AWS would get of a result: types only, it proves that ApiResult is a valid Lambda result. */
-export type LambdaResult = ApiResult extends APIGatewayProxyStructuredResultV2 & { statusCode: number }
-  ? ApiResult
-  : never;
 
 // Raw bytes travel beside the event: as base64 text inside it, a 32 MiB body would cost two copies and 43 MiB more.
 const bodies = new WeakMap<ApiEvent, Buffer>();

@@ -1,14 +1,14 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Context } from 'aws-lambda';
-import { uuidv7 } from '../clock.ts';
 import { ApiError, ConfigError } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { bodyTooLarge, drain, hasBody, readBody } from './body.ts';
-import { type ApiEvent, type ApiResult, attachBody } from './event.ts';
+import { type Call, callOf, eventOf } from './call.ts';
+import { type ApiResult, attachBody } from './event.ts';
 import { onMalformed } from './malformed.ts';
 import { renderError } from './render.ts';
-import { ownRequestId, requestIdHeaders } from './request-id.ts';
+import { requestIdHeaders } from './request-id.ts';
 import { respond } from './respond.ts';
 import { type BoundRoute, createMatcher } from './routes.ts';
 
@@ -166,78 +166,6 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
 }
 
 const ALL_METHODS = 'GET, HEAD, POST, PUT, DELETE, OPTIONS';
-
-/** One request on its way; what the access log tells of it. */
-interface Call {
-  method: string;
-  path: string;
-  query: string;
-  requestId: string;
-  /** The pattern, or `unmatched`. */
-  route: string;
-  status: number;
-  batchId: string | undefined;
-  startedAt: number;
-  expectsContinue: boolean;
-  /** The answer was cut short by a fault of ours. */
-  broken: boolean;
-}
-
-function callOf(req: IncomingMessage, expectsContinue: boolean): Call {
-  const { path, query } = splitTarget(req.url ?? '/');
-  const id = req.headers['x-request-id'];
-  return {
-    method: req.method ?? 'GET',
-    path,
-    query,
-    requestId: ownRequestId(typeof id === 'string' ? id : undefined) ?? uuidv7(),
-    route: 'unmatched',
-    status: 499,
-    batchId: undefined,
-    startedAt: performance.now(),
-    expectsContinue,
-    broken: false,
-  };
-}
-
-/** Path and query of a request target; the absolute form of proxies (`GET http://host/path`) loses its origin. */
-function splitTarget(target: string): { path: string; query: string } {
-  const origin = /^https?:\/\/[^/?#]*/i.exec(target);
-  const local = origin ? target.slice(origin[0].length) || '/' : target;
-  const mark = local.indexOf('?');
-  return mark < 0 ? { path: local, query: '' } : { path: local.slice(0, mark), query: local.slice(mark + 1) };
-}
-
-function eventOf(req: IncomingMessage, call: Call, route: BoundRoute, parameters: Record<string, string>): ApiEvent {
-  const routeKey = `${route.method} ${route.pattern}`;
-  return {
-    version: '2.0',
-    routeKey,
-    rawPath: call.path,
-    rawQueryString: call.query,
-    headers: req.headers as ApiEvent['headers'], // only `set-cookie` is a list, and no request has it
-    pathParameters: parameters,
-    isBase64Encoded: false,
-    requestContext: {
-      accountId: 'local',
-      apiId: 'local',
-      domainName: req.headers.host ?? '',
-      domainPrefix: '',
-      http: {
-        method: call.method,
-        path: call.path,
-        protocol: `HTTP/${req.httpVersion}`,
-        sourceIp: req.socket.remoteAddress ?? '',
-        userAgent: req.headers['user-agent'] ?? '',
-      },
-      requestId: call.requestId,
-      routeKey,
-      stage: '$default',
-      time: '',
-      timeEpoch: 0,
-    },
-  };
-}
 
 /** One line a request: the pattern, never the query or a body. Probes are many and say nothing: `debug`. */
 function report(options: ServeOptions, call: Call): void {
