@@ -117,22 +117,22 @@ create function limit_wait(
   p_used double precision, p_previous double precision, p_anchor bigint
 ) returns integer language plpgsql immutable as $$
 declare
-  -- Token meters let pass while under the amount, and being at it refuses: one microsecond more, and nothing needed.
-  v_need double precision := case when p_requests then 1 else 0 end;
+  -- A request needs one, a token meter must come under its amount by anything at all. The tiny part keeps rounding from
+  -- turning a wait of exactly n seconds into n + 1, or into one that ends at the amount; limit_reserve allows twice it.
+  v_need double precision := case when p_requests then 1 - 5e-10 else 5e-10 end;
   v_room double precision := p_amount - p_used - v_need;
   v_us double precision;
 begin
   case p_strategy
-    when 'token-bucket', 'leaky-bucket' then v_us := (p_used + 1 - p_amount) * p_window / p_amount;
+    when 'token-bucket', 'leaky-bucket' then v_us := (p_used + v_need - p_amount) * p_window / p_amount;
     when 'fixed-window', 'session-window' then v_us := p_anchor + p_window - p_now;
     when 'sliding-window' then
-      if v_room >= 0 and (p_requests or v_room > 0) then
+      if v_room > 0 then
         v_us := p_window * (1 - v_room / p_previous) - (p_now - p_anchor);
       else
         -- This window is full by itself; in the next one it is the previous, and fades.
         v_us := p_window + p_window * greatest(0, 1 - (p_amount - v_need) / nullif(p_used, 0)) - (p_now - p_anchor);
       end if;
-      if not p_requests then v_us := floor(v_us) + 1; end if;
   end case;
   return least(2147483647, greatest(1, ceil(ceil(v_us) / 1000000)))::integer;
 end $$;

@@ -32,6 +32,7 @@ type PerModel = Map<Model, Map<string, readonly BucketRule[]>>;
 
 // Everything hangs on the catalogue's identity: it is swapped whole, so an entry can never be stale, and goes with it.
 const memo = new WeakMap<Catalog, Map<Policy | HostKey, PerModel>>();
+const buckets = new WeakMap<Catalog, Map<string, readonly BucketRule[]>>();
 const joined = new WeakMap<readonly BucketRule[], WeakMap<readonly BucketRule[], readonly BucketRule[]>>();
 
 /**
@@ -105,8 +106,17 @@ function readRules(catalog: Catalog, policy: Policy, owner: Owner, model: Model,
   return entry ? bucketRules(catalog, entry.rateLimit, owner, model.name) : NO_RULES;
 }
 
-/** `model` is empty where all models share one bucket. */
+/**
+ * `model` is empty where all models share one bucket: their items then carry one and the same array, and go through
+ * `reserve` as one run.
+ */
 function bucketRules(catalog: Catalog, rateLimit: string, owner: Owner, model: string): readonly BucketRule[] {
+  const known = within(buckets, catalog, () => new Map<string, readonly BucketRule[]>());
+  const key = JSON.stringify([owner.scope, owner.id, rateLimit, model]);
+  return within(known, key, () => readBucketRules(catalog, rateLimit, owner, model));
+}
+
+function readBucketRules(catalog: Catalog, rateLimit: string, owner: Owner, model: string): readonly BucketRule[] {
   const limit = catalog.rateLimits.get(rateLimit);
   if (!limit?.enabled) return NO_RULES;
   const rules = new Map<string, BucketRule>();

@@ -49,19 +49,17 @@ export function room(rule: Rule, state: BucketState, nowUs: number): number {
 /** Seconds until a rolled bucket that refuses lets one request pass: rounded up, at least 1. */
 export function waitSeconds(rule: Rule, state: BucketState, nowUs: number): number {
   const window = windowUs(rule);
-  const requests = rule.meter === 'requests';
-  const need = requests ? 1 : 0;
+  const need = rule.meter === 'requests' ? 1 - 5e-10 : 5e-10;
   const left = rule.amount - state.used - need;
   const elapsed = nowUs - state.anchorUs;
   let us: number;
-  if (isLevel(rule)) us = ((state.used + 1 - rule.amount) * window) / rule.amount;
+  if (isLevel(rule)) us = ((state.used + need - rule.amount) * window) / rule.amount;
   else if (rule.strategy !== 'sliding-window') us = state.anchorUs + window - nowUs;
   else {
-    const fades = left >= 0 && (requests || left > 0);
-    us = fades
-      ? window * (1 - left / state.previous) - elapsed
-      : window + window * Math.max(0, 1 - (rule.amount - need) / state.used) - elapsed;
-    if (!requests) us = Math.floor(us) + 1;
+    us =
+      left > 0
+        ? window * (1 - left / state.previous) - elapsed
+        : window + window * Math.max(0, 1 - (rule.amount - need) / state.used) - elapsed;
   }
   return Math.max(1, Math.ceil(Math.ceil(us) / 1_000_000));
 }

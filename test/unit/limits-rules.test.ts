@@ -59,9 +59,12 @@ describe('policy rules', () => {
 
   test('a rateLimit has one bucket for all models and hosts', () => {
     const of = catalog([limit('sixty', requests(60))]);
-    const [rule] = policyRules(of, policy({ rateLimit: 'sixty' }), gpt, 'local');
-    expect(rule).toMatchObject({ scope: 'policy', name: 'default', meter: 'requests', amount: 60, window: 60 });
-    expect(policyRules(of, policy({ rateLimit: 'sixty' }), mini, 'other')[0]?.bucketId).toBe(rule?.bucketId);
+    const governed = policy({ rateLimit: 'sixty' });
+    const rules = policyRules(of, governed, gpt, 'local');
+    expect(rules).toMatchObject([
+      { scope: 'policy', name: 'default', meter: 'requests', amount: 60, window: 60, strategy: 'fixed-window' },
+    ]);
+    expect(policyRules(of, governed, mini, 'other')).toBe(rules);
   });
 
   test('the first matching entry of rateLimits counts, each model with a bucket of its own', () => {
