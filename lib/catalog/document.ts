@@ -96,9 +96,15 @@ function explain(
   return issue.keys.map((key) => fault(formatPath([...path, key]), 'unknown field'));
 }
 
+/** `spec.rules[0].meter`; keys that are no plain words in quotes. */
 function formatPath(path: readonly PropertyKey[]): string {
   let out = '';
-  for (const step of path) out += typeof step === 'number' ? `[${step}]` : `${out && '.'}${cutText(String(step), 64)}`;
+  for (const step of path) {
+    const word = cutText(String(step), 64);
+    if (typeof step === 'number') out += `[${step}]`;
+    else if (/^[\w-]+$/.test(word)) out += out === '' ? word : `.${word}`;
+    else out += `["${word}"]`;
+  }
   return out;
 }
 

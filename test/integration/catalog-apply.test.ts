@@ -1,12 +1,15 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
+import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import type { CatalogFault } from '../../lib/catalog/document.ts';
 import { CatalogError } from '../../lib/catalog/faults.ts';
 import { loadCatalog } from '../../lib/catalog/load.ts';
+import { checkMasterKey, rekeySecrets } from '../../lib/catalog/rekey.ts';
 import { createSecretBox } from '../../lib/catalog/secrets.ts';
 import { parseCatalog } from '../../lib/catalog/yaml.ts';
+import { ConfigError } from '../../lib/errors.ts';
 import { readCatalogVersion } from '../../lib/store/catalog_state.sql.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
@@ -156,4 +159,220 @@ describe('applying a catalogue', () => {
       ['Binding', 'x', 'spec.host', 'refers to Host "a", which would be pruned'],
     ]);
   });
+});
+
+describe('names', () => {
+  const model = (name: string, spec = '') => `kind: Model\nmetadata: {name: ${name}}\nspec: {provider: p${spec}}`;
+
+  test.each([
+    ['models', model('gpt-5.4'), model('GPT_5-4'), 'metadata.name'],
+    ['exact aliases', model('a', ', aliases: ["x.1"]'), model('b', ', aliases: [X-1]'), 'spec.aliases[0]'],
+    ['wildcard aliases', model('a', ', aliases: ["x-*"]'), model('b', ', aliases: [y, "X.*"]'), 'spec.aliases[1]'],
+    [
+      'snapshots',
+      model('a', ', snapshots: [{name: s-1}]'),
+      model('b', ', snapshots: [{name: s.1}]'),
+      'spec.snapshots[0].name',
+    ],
+    ['a model and a snapshot', model('a', ', snapshots: [{name: b}]'), model('b'), 'metadata.name'],
+  ])('%s claimed by two models are refused, together and one after the other', async (_what, first, second, field) => {
+    expect((await faultsOf(`${first}\n---\n${second}`)).map((f) => [f.document, f.field])).toEqual([[2, field]]);
+    await apply(first);
+    const faults = await faultsOf(second);
+    expect(faults.map((f) => [f.document, f.field])).toEqual([[1, field]]);
+    expect(faults[0]!.message).toMatch(/^is an? (name|alias) that Model ".+" has too$/);
+  });
+
+  test('an alias may move from one model to another in one apply, and may be a model name too', async () => {
+    await apply(`${model('a', ', aliases: [x]')}\n---\n${model('b')}`);
+    await apply(`${model('a')}\n---\n${model('b', ', aliases: [x, a]')}`);
+    expect((await load()).models.get('b')!.aliases).toEqual(['x', 'a']);
+  });
+
+  test('a grant, a limit or a replacement that names nothing is a warning', async () => {
+    const { warnings } = await apply(
+      [
+        'kind: Policy\nmetadata: {name: p}\nspec: {models: [p/a, nope, "p/nope@nowhere", "@nowhere"]}',
+        model('a', ', deprecation: {status: sunset, replacement: gone}'),
+        model('b', ', deprecation: {status: sunset, replacement: p/a}'),
+      ].join('\n---\n'),
+    );
+    expect(warnings.map((w) => [w.name, w.field, w.message])).toEqual([
+      ['p', 'spec.models[1]', 'names no provider there is'],
+      ['p', 'spec.models[2]', 'names no model and no host there is'],
+      ['p', 'spec.models[3]', 'names no host there is'],
+      ['a', 'spec.deprecation.replacement', 'names no model there is'],
+    ]);
+  });
+});
+
+describe('secrets', () => {
+  const HOST = 'kind: Host\nmetadata: {name: h}\nspec: {baseURL: "http://127.0.0.1:1"}';
+  const hostKey = (spec: string) => `${HOST}\n---\nkind: HostKey\nmetadata: {name: k}\nspec: {host: h, ${spec}}`;
+  const ENV_KEY = 'valueFrom: {kind: env, env: HK}';
+  const STORED = 'valueFrom: {kind: stored}';
+  const key = (name: string, variable: string) =>
+    `kind: Key\nmetadata: {name: ${name}}\nspec: {valueFrom: {kind: env, env: ${variable}}}`;
+  const secrets = async () =>
+    (await database.db.query({ name: 'secrets', text: 'select * from host_key_secrets', values: [] })).rowCount;
+
+  test('a host key whose variable is unset is a warning and has no value; an empty variable is unset', async () => {
+    for (const HK of [undefined, '']) {
+      const { warnings } = await apply(hostKey(ENV_KEY), { env: { HK } });
+      expect(warnings.map((w) => [w.field, w.message])).toEqual([['spec.valueFrom.env', 'names HK, which is not set']]);
+      const catalog = await loadCatalog(database.db, { HK }, box);
+      expect(catalog.hostKeys.get('k')).toMatchObject({ value: null, enabled: true });
+    }
+    expect((await loadCatalog(database.db, { HK: 'v' }, box)).hostKeys.get('k')!.value).toBe('v');
+    expect((await loadCatalog(database.db, { HK: 'v\r\nX: 1' }, box)).hostKeys.get('k')!.value).toBeNull();
+  });
+
+  test.each(['topsecret\n', 'topsecret\r\nX: 1', 'topsecret\u0000', ' topsecret', 'topsecreté'])(
+    'a variable that holds %j is refused and not repeated',
+    async (value) => {
+      const faults = await faultsOf(`${hostKey(ENV_KEY)}\n---\n${key('ci', 'HK')}`, { env: { HK: value } });
+      expect(faults.map((f) => [f.kind, f.field])).toEqual([
+        ['HostKey', 'spec.valueFrom.env'],
+        ['Key', 'spec.valueFrom.env'],
+      ]);
+      expect(JSON.stringify(faults)).not.toContain('topsecret');
+    },
+  );
+
+  test('a stored value is sealed, kept when left out, and forgotten when the key takes another source', async () => {
+    await apply(hostKey(`${STORED}, value: first`));
+    expect(await apply(hostKey(`${STORED}, value: first`))).toMatchObject({ version: null });
+    expect(await apply(hostKey(STORED))).toMatchObject({ version: null });
+    expect((await load()).hostKeys.get('k')!.value).toBe('first');
+    const first = (await load()).hostKeys.get('k')!;
+    await apply(hostKey(`${STORED}, value: second`));
+    const second = (await load()).hostKeys.get('k')!;
+    expect([second.value, second.id]).toEqual(['second', first.id]);
+    expect(second.breakerKey).not.toBe(first.breakerKey);
+    const { rows } = await database.db.query({
+      name: 'all',
+      text: 'select o::text || coalesce(h::text, $1::text) as text from catalog_objects o left join host_key_secrets h on h.id = o.id',
+      values: [''],
+    });
+    expect(JSON.stringify(rows)).not.toMatch(/first|second/);
+    await apply(hostKey(ENV_KEY), { env: { HK: 'v' } });
+    expect(await secrets()).toBe(0);
+  });
+
+  test('a value cannot be stored without a master key, and none is read without', async () => {
+    const faults = await faultsOf(hostKey(`${STORED}, value: v`), { secretBox: null });
+    expect(faults.map((f) => [f.field, f.message])).toEqual([
+      ['spec.value', 'cannot be stored: RELAY_MASTER_KEY is not set'],
+    ]);
+    await apply(hostKey(`${STORED}, value: v`));
+    expect((await loadCatalog(database.db, env, null)).hostKeys.get('k')!.value).toBeNull();
+    expect((await loadCatalog(database.db, env, createSecretBox(randomBytes(32)))).hostKeys.get('k')!.value).toBeNull();
+  });
+
+  test('a key whose variable is unset is left out with a warning, and stays when it was made before', async () => {
+    const first = await apply(key('ci', 'RK'), { env: {} });
+    expect([first.created, first.warnings.map((w) => w.message)]).toEqual([
+      0,
+      ['names RK, which is not set: the key is left out'],
+    ]);
+    await apply(key('ci', 'RK'), { env: { RK: 'plaintext' } });
+    expect(await apply(key('ci', 'RK'), { env: {} })).toMatchObject({ unchanged: 1, version: null });
+    expect((await load()).keysByHash.get(sha256('plaintext'))).toMatchObject({ name: 'ci', prefix: 'plai' });
+  });
+
+  test('a changed variable replaces the value at once, and keeps the id', async () => {
+    await apply(key('ci', 'RK'), { env: { RK: 'old-plaintext' } });
+    const { id } = (await load()).keys.get('ci')!;
+    expect(await apply(key('ci', 'RK'), { env: { RK: 'new-plaintext' } })).toMatchObject({ updated: 1 });
+    const changed = (await load()).keys.get('ci')!;
+    expect(changed).toMatchObject({ id, hash: sha256('new-plaintext'), previousHash: sha256('old-plaintext') });
+    expect(changed.graceUntil).toBeLessThanOrEqual(Date.now() + 1000);
+  });
+
+  test('two keys cannot have one value, but may swap theirs', async () => {
+    const both = `${key('a', 'A')}\n---\n${key('b', 'B')}`;
+    const faults = await faultsOf(both, { env: { A: 'same', B: 'same' } });
+    expect(faults.map((f) => [f.name, f.field, f.message])).toEqual([
+      ['b', 'spec.valueFrom', 'has the value of Key "a"'],
+    ]);
+    await apply(both, { env: { A: 'one', B: 'two' } });
+    await apply(both, { env: { A: 'two', B: 'one' } });
+    const { keysByHash } = await load();
+    expect([keysByHash.get(sha256('one'))!.name, keysByHash.get(sha256('two'))!.name]).toEqual(['b', 'a']);
+  });
+
+  test('a new key may take the value of one that is pruned', async () => {
+    await apply(key('a', 'A'), { env: { A: 'one' } });
+    await apply(key('b', 'B'), { env: { B: 'one' }, prune: true });
+    expect((await load()).keysByHash.get(sha256('one'))!.name).toBe('b');
+  });
+
+  test('revoked is one way: a later document does not take it back', async () => {
+    await apply(`${key('ci', 'RELAY_KEY_CI').replace('}}', '}, revoked: true}')}`);
+    const { revokedAt } = (await load()).keys.get('ci')!;
+    expect(revokedAt).toBeTypeOf('number');
+    const { warnings } = await apply(key('ci', 'RELAY_KEY_CI').replace('}}', '}, revoked: false}'));
+    expect(warnings.map((w) => w.field)).toEqual(['spec.revoked']);
+    await apply(key('ci', 'RELAY_KEY_CI'));
+    expect((await load()).keys.get('ci')!.revokedAt).toBe(revokedAt);
+  });
+});
+
+test('a change notifies with the new version, once; no change does not', async () => {
+  const client = new pg.Client({ connectionString: database.dsn });
+  await client.connect();
+  try {
+    const heard: string[] = [];
+    client.on('notification', ({ channel, payload }) => heard.push(`${channel} ${payload}`));
+    await client.query('listen relay_catalog');
+    const { version } = await apply('kind: Team\nmetadata: {name: t}');
+    await apply('kind: Team\nmetadata: {name: t}');
+    await client.query('select 1');
+    expect(heard).toEqual([`relay_catalog ${version}`]);
+  } finally {
+    await client.end();
+  }
+});
+
+test('applies that come at once are one after the other, and the same ones change once', async () => {
+  const results = await Promise.all(Array.from({ length: 4 }, () => apply(FULL)));
+  expect(results.map((r) => r.created).sort()).toEqual([0, 0, 0, 20]);
+  expect((await load()).version).toBe(results.find((r) => r.version !== null)!.version);
+});
+
+test('the master key is checked at start, and changed in one transaction', async () => {
+  await apply(FULL);
+  const other = createSecretBox(randomBytes(32));
+  await expect(checkMasterKey(database.db, null)).rejects.toThrow(/^RELAY_MASTER_KEY is missing/);
+  await expect(checkMasterKey(database.db, other)).rejects.toThrow(`is the wrong key (${other.keyId})`);
+  await checkMasterKey(database.db, box);
+
+  const failing = rekeySecrets(database.db, box, other, () => Promise.reject(new Error('no')));
+  await expect(failing).rejects.toThrow('no');
+  await checkMasterKey(database.db, box);
+  await expect(rekeySecrets(database.db, other, box, async () => {})).rejects.toBeInstanceOf(ConfigError);
+
+  const resealed: string[] = [];
+  const count = await rekeySecrets(database.db, box, other, async (_tx, from, to) => {
+    resealed.push(from.keyId, to.keyId);
+  });
+  expect([count, resealed]).toEqual([1, [box.keyId, other.keyId]]);
+  await checkMasterKey(database.db, other);
+  const catalog = await loadCatalog(database.db, env, other);
+  expect(catalog.hostKeys.get('openai-2')!.value).toBe('sk-example-not-a-key');
+});
+
+test('a value copied to another row does not open', async () => {
+  await apply(FULL);
+  const second = 'kind: HostKey\nmetadata: {name: thief}\nspec: {host: openai, valueFrom: {kind: stored}, value: own}';
+  await apply(second);
+  await database.db.query({
+    name: 'steal',
+    text: `update host_key_secrets t set nonce = s.nonce, ciphertext = s.ciphertext
+           from host_key_secrets s, catalog_objects v, catalog_objects o
+           where o.id = t.id and o.name = 'thief' and v.id = s.id and v.name = 'openai-2'`,
+    values: [],
+  });
+  expect((await load()).hostKeys.get('thief')!.value).toBeNull();
+  await expect(checkMasterKey(database.db, box)).rejects.toThrow('does not open the stored value');
 });
