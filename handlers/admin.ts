@@ -5,6 +5,7 @@ import { faultsResult } from '../lib/http/control-body.ts';
 import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
 import { type GateDeps, open } from './middleware.ts';
 
+/** What every route of the control API needs of the application. */
 export interface AdminDeps extends Pick<GateDeps, 'log' | 'notReady'> {
   /** Null: the control API refuses everything. */
   adminToken: string | null;

@@ -7,6 +7,7 @@ import { json } from '../lib/http/render.ts';
 import { admin } from './admin.ts';
 import type { ObjectsApp } from './control-objects.ts';
 
+/** What the routes of keys and tokens need. */
 export interface CredentialsApp extends ObjectsApp {
   /** Cryptographically random bytes (`Clock.random`). */
   random(n: number): Buffer;

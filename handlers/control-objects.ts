@@ -10,6 +10,7 @@ import { type ApiEvent, type ApiHandler, pathParameter } from '../lib/http/event
 import { json } from '../lib/http/render.ts';
 import { type AdminDeps, admin } from './admin.ts';
 
+/** What the routes of catalogue objects need. */
 export interface ObjectsApp extends AdminDeps, ChangeDeps {
   snapshot: Pick<Snapshot, 'current' | 'refresh'>;
 }

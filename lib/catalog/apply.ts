@@ -8,6 +8,7 @@ import { readState } from './state.ts';
 import { writePlan } from './write.ts';
 import type { CatalogSource } from './yaml.ts';
 
+/** Where an apply takes secrets from, and whether it may delete. */
 export interface ApplyOptions {
   env: Readonly<Record<string, string | undefined>>;
   /** Null without RELAY_MASTER_KEY: host keys with a stored value are then refused. */

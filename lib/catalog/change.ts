@@ -17,6 +17,7 @@ import { writePlan } from './write.ts';
 
 // Single changes through the control API: the same plan as `apply`, for one document, under the same lock.
 
+/** What a single change needs; the environment and the secret box are those of this replica. */
 export interface ChangeDeps {
   db: Database;
   env: Readonly<Record<string, string | undefined>>;
@@ -25,6 +26,7 @@ export interface ChangeDeps {
   generateKey(): KeyDigest & { plaintext: string };
 }
 
+/** An object as it is stored now, and what is told only once. */
 export interface Changed {
   object: ObjectView;
   /** Of a key that was just made here; null otherwise, as when the plaintext comes from the environment. */

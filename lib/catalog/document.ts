@@ -17,6 +17,7 @@ export interface CatalogFault {
   message: string;
 }
 
+/** What every kind may carry besides its name; the service itself makes nothing of it. */
 export interface Metadata {
   displayName?: string | undefined;
   labels?: Record<string, string> | undefined;
@@ -38,6 +39,7 @@ interface DocumentOf<K extends Kind> extends Where {
 /** A document that passed the schema of its kind. References and rules across documents are checked when it is applied. */
 export type CatalogDocument = { [K in Kind]: DocumentOf<K> }[Kind];
 
+/** A good document, or everything that is wrong with it (never an empty list). */
 export type Checked = { ok: true; document: CatalogDocument } | { ok: false; faults: CatalogFault[] };
 
 const label = z

@@ -19,9 +19,11 @@ export const name = z.string().regex(/^[A-Za-z0-9._-]{1,128}$/, 'must be 1-128 c
 /** A secret that is sent in a header: printable ASCII, no space at either end. The message never holds the value. */
 export const HEADER_SECRET = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/;
 
+/** What is said of a value that HEADER_SECRET refuses, wherever it came from. */
 export const HEADER_SECRET_FAULT =
   'must be printable ASCII without line breaks, NUL or spaces at its ends, because it becomes a header';
 
+/** A secret inside a document; 8 KiB, as much as most servers take in a header. */
 export const headerSecret = z
   .string()
   .max(8192, 'must be at most 8192 characters')
@@ -31,6 +33,7 @@ const environmentName = z
   .string()
   .regex(/^[A-Za-z_][A-Za-z0-9_]{0,254}$/, 'must be the name of an environment variable');
 
+/** A secret that each replica reads from its own environment. */
 export const fromEnvironment = z.strictObject({ kind: z.literal('env'), env: environmentName });
 
 /** An http(s) URL that a path can be appended to. Messages never echo it: it might hold credentials. */
@@ -105,4 +108,5 @@ export const distinct = <T extends z.ZodType<string>>(item: T, max: number) =>
       }
     });
 
+/** Absent is true: the default is filled in when the catalogue is loaded, not when it is stored. */
 export const enabled = z.boolean().optional();

@@ -1,10 +1,13 @@
 import { z } from 'zod';
 import { enabled, fromEnvironment, moment, name, text } from './fields.ts';
 
+/** Only a name, for attribution. */
 export const teamSchema = z.strictObject({});
 
+/** Gives its service accounts and tokens a policy, and their usage a team. */
 export const projectSchema = z.strictObject({ team: name.optional(), policy: name.optional() });
 
+/** A person: principal of keys, subject of tokens. */
 export const userSchema = z.strictObject({
   email: text(320)
     .regex(/^[^\s@]+@[^\s@]+$/, 'must be an email address')
@@ -13,6 +16,7 @@ export const userSchema = z.strictObject({
   enabled,
 });
 
+/** A program: principal of keys. */
 export const serviceAccountSchema = z.strictObject({ project: name, policy: name.optional(), enabled });
 
 /** A relay key: without `valueFrom` the control API makes its plaintext and shows it once. */

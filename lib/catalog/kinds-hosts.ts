@@ -51,6 +51,7 @@ const snapshotName = text(256).refine(
   'must contain a letter or a digit and no *',
 );
 
+/** What callers ask for. Names across models are compared in `names.ts`. */
 export const modelSchema = z.strictObject({
   provider: name.refine((value) => slug(value) !== '', 'must contain a letter or a digit'),
   aliases: distinct(alias, 1000).optional(),

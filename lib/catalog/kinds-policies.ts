@@ -90,6 +90,7 @@ const rule = z
     }
   });
 
+/** Rules that must all pass. Buckets belong to whoever refers to it, not to this object. */
 export const rateLimitSchema = z.strictObject({
   rules: z
     .array(rule)
@@ -113,6 +114,7 @@ const rate = z.strictObject({
   aboveTokens: z.int('must be a whole number up to 2^53-1').min(0, 'must be at least 0').optional(),
 });
 
+/** Rates by meter and tier; how costs follow from them is told in behaviour section 6. */
 export const pricingSchema = z.strictObject({
   // Costs are summed as nano-USD: another currency would make every sum wrong.
   currency: z.literal('USD', 'must be USD: costs are accounted in US dollars').optional(),

@@ -19,6 +19,7 @@ export const SPECS = {
   Key: keySchema,
 } as const;
 
+/** Name of a kind, as in `kind:`. */
 export type Kind = keyof typeof SPECS;
 export type SpecOf<K extends Kind> = z.infer<(typeof SPECS)[K]>;
 

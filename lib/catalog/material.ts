@@ -5,6 +5,7 @@ import { digestKey, type KeyDigest } from './relay-key.ts';
 import type { SecretBox } from './secrets.ts';
 import type { StoredObject } from './state.ts';
 
+/** Where secrets come from. */
 export interface MaterialDeps {
   env: Readonly<Record<string, string | undefined>>;
   /** Null without RELAY_MASTER_KEY. */

@@ -17,6 +17,7 @@ export interface Snapshot {
   onChange(listener: (catalog: Catalog) => void): () => void;
 }
 
+/** What a snapshot is made of. */
 export interface SnapshotDeps {
   /** Reads the catalogue as committed (`loadCatalog`). */
   load(): Promise<Catalog>;

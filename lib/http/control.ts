@@ -22,4 +22,5 @@ export const CONTROL_ROUTES = [
   { method: 'DELETE', pattern: '/api/{plural}/by-id/{id}', handler: 'deleteObject' },
 ] as const satisfies readonly Route[];
 
+/** What `handlers/control.ts` has to bind. */
 export type ControlHandlerName = (typeof CONTROL_ROUTES)[number]['handler'];

@@ -440,6 +440,17 @@ test('usage is read with the query as it was sent', async () => {
   expect(json.query).toBe('model=a&model=b%26c');
 });
 
+test('an apply overwrites what the control API changed on the same names, and keeps the id', async () => {
+  const yaml = 'kind: Host\nmetadata: {name: a}\nspec: {baseURL: "http://127.0.0.1:1"}';
+  const apply = () =>
+    applyCatalog(control.database.db, parseCatalog([{ file: 'a', text: yaml }]), { env: {}, secretBox: null });
+  await apply();
+  const made = (await control.call('GET', '/hosts/a')).json;
+  await control.call('PUT', `/hosts/by-id/${made.metadata.id}`, host('a'));
+  expect(await apply()).toMatchObject({ created: 0, updated: 1 });
+  expect((await control.call('GET', '/hosts/a')).json).toEqual(made);
+});
+
 describe('the YAML export', () => {
   test('applies back to the same state, with secrets left out', async () => {
     const { db } = control.database;
