@@ -80,6 +80,7 @@ export async function compactBatch(deps: CompactDeps, batchId: string): Promise<
     const comma = Buffer.from(',');
     for await (const group of resultElements(deps, batchId, {
       after: -1,
+      totalItems: batch!.totalItems,
       limit: null,
       state: null,
       onBadSpan: 'throw',

@@ -22,6 +22,7 @@ export interface ElementDeps {
 export interface ElementOptions {
   /** Elements with an idx above this; -1 for all. */
   after: number;
+  totalItems: number;
   /** Most elements that will be taken, so that no more rows are read; null for all. */
   limit: number | null;
   state: ItemState | null;
@@ -76,19 +77,25 @@ export async function* resultElements(
   if (loading) yield await loading;
 }
 
-/** Rows in groups that hold at most LOAD_BYTES of responses, or one larger one. */
+/** Rows in groups that hold at most LOAD_BYTES of responses, or one larger one. The next rows come while these load. */
 async function* readRows(db: Db, batchId: string, options: ElementOptions): AsyncGenerator<OutcomeRow[]> {
-  let { after } = options;
+  const { state, totalItems } = options;
   let left = options.limit ?? Number.POSITIVE_INFINITY;
-  let size = FIRST_ROWS;
-  while (left > 0) {
-    const limit = Math.min(size, left);
-    const rows = await readOutcomes(db, { batchId, after, limit, state: options.state });
-    yield* groupBySize(rows);
-    if (rows.length < limit) return;
-    after = rows.at(-1)!.idx;
-    left -= rows.length;
-    size = ROWS;
+  const query = (from: number, size: number) => {
+    const to = Math.min(from + size, totalItems) - 1;
+    const rows = readOutcomes(db, { batchId, from, to, state });
+    rows.catch(() => {}); // awaited in the next round, unless the reader has gone by then
+    return { rows, to };
+  };
+  let from = options.after + 1;
+  let next = from < totalItems && left > 0 ? query(from, FIRST_ROWS) : null;
+  while (next) {
+    const { rows, to } = next;
+    const given = (await rows).slice(0, left);
+    from = to + 1;
+    left -= given.length;
+    next = from < totalItems && left > 0 ? query(from, ROWS) : null;
+    yield* groupBySize(given);
   }
 }
 

@@ -77,7 +77,11 @@ export async function* renderResults(
       }
       const groups = document
         ? documentElements(deps, document, range)
-        : resultElements(deps, current.id, { ...range, onBadSpan: tolerant ? 'render' : 'throw_missing' });
+        : resultElements(deps, current.id, {
+            ...range,
+            totalItems: current.total_items,
+            onBadSpan: tolerant ? 'render' : 'throw_missing',
+          });
       for await (const group of groups) {
         for (const element of group) {
           if (!take(element)) {

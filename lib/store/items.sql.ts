@@ -35,17 +35,19 @@ export interface OutcomeRow {
   error: string | null;
 }
 
+// By a range of idx, not by a limit: with statistics from before a large submit the planner reads and sorts the whole rest
+// of the batch for each page (12 ms of 2,000 rows; by range 3).
 const READ_OUTCOMES = `
   select idx, state, segment_id, output_offset, output_length, output_crc, error
   from batch_items
-  where batch_id = $1::uuid and idx > $2::int and ($4::item_state is null or state = $4::item_state)
-  order by idx limit $3::int`;
+  where batch_id = $1::uuid and idx between $2::int and $3::int and ($4::item_state is null or state = $4::item_state)
+  order by idx`;
 
-/** At most `limit` items with an idx above `after` (-1: from the first), in idx order; only of `state` when given. */
+/** The items from idx `from` to `to`, both included, in idx order; only of `state` when given. */
 export async function readOutcomes(
   db: Db,
-  page: { batchId: string; after: number; limit: number; state: ItemState | null },
+  page: { batchId: string; from: number; to: number; state: ItemState | null },
 ): Promise<OutcomeRow[]> {
-  const values = [page.batchId, page.after, page.limit, page.state];
+  const values = [page.batchId, page.from, page.to, page.state];
   return (await db.query<OutcomeRow>({ name: 'read_outcomes', text: READ_OUTCOMES, values })).rows;
 }
