@@ -109,8 +109,9 @@ export async function claimItems(
       ), fresh as (
         update batch_items i
         set state = 'running', worker_id = $1::uuid, claim_no = i.claim_no + 1
-        from picked p cross join lateral generate_series(p.next_idx, p.next_idx + p.n - 1) as g(idx)
-        where i.batch_id = p.batch_id and i.idx = g.idx and i.state = 'available'
+        from picked p
+        where i.batch_id = p.batch_id and i.idx >= p.next_idx and i.idx < p.next_idx + p.n
+          and i.state = 'available' and i.not_before is null
         returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.rounds, i.waited_ms,
           i.load_failures
       ), waiting as materialized (
