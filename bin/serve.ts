@@ -1,12 +1,13 @@
+import { controlGuard } from '../handlers/admin.ts';
 import { controlRoutes } from '../handlers/control.ts';
 import { nativeHandlers } from '../handlers/native.ts';
 //USAGE import { usageReaders, usageRoutes } from '../handlers/usage.ts';
 import { sqsEvent, worker } from '../handlers/worker.ts';
-import { generateKey } from '../lib/auth/keys.ts';
 import { type App, createApp } from '../lib/app.ts';
+import { generateKey } from '../lib/auth/keys.ts';
 import type { Config } from '../lib/config.ts';
-import { type HttpServer, serve } from '../lib/http/node.ts';
-import { bindRoutes, NATIVE_ROUTES } from '../lib/http/routes.ts';
+import { type HttpServer, type ServeOptions, serve } from '../lib/http/node.ts';
+import { type BoundRoute, bindRoutes, NATIVE_ROUTES } from '../lib/http/routes.ts';
 import { keyHealth } from '../lib/keypool/health.ts';
 import type { Log } from '../lib/log.ts';
 
@@ -31,12 +32,13 @@ const CLOSE_MS = 2000;
 export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: Log): Promise<Server> {
   const app = await createApp({ config, env, log, onWake: (self, wake) => void worker(self)(sqsEvent(wake)) });
   const servers: HttpServer[] = [];
-  const listen = async (port: number, routes: ReturnType<typeof bindRoutes>, maxBodyBytes: number) => {
+  const listen = async (port: number, routes: BoundRoute[], maxBodyBytes: number, guard?: ServeOptions['guard']) => {
     const server = await serve({
       host: config.host,
       port,
       routes,
       maxBodyBytes,
+      guard,
       log,
       onRequest: ({ method, route, status, seconds }) =>
         app.metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
@@ -50,15 +52,16 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
     await Promise.all([closing, app.stop(config.shutdownDeadlineMs)]);
   };
   try {
-    const port = await listen(
-      config.port,
-      [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app))],
-      config.maxRequestBytes,
-    );
+    const port = await listen(config.port, [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app))], config.maxRequestBytes);
     const controlPort =
       config.controlPort === null
         ? null
-        : await listen(config.controlPort, controlRoutes(controlApp(app, env)), CONTROL_BODY_BYTES);
+        : await listen(
+            config.controlPort,
+            controlRoutes(controlApp(app, env)),
+            CONTROL_BODY_BYTES,
+            controlGuard(app.adminToken),
+          );
     return { app, port, controlPort, stop };
   } catch (error) {
     await stop();
