@@ -187,6 +187,7 @@ async function commitGroup(deps: GroupCommitDeps, g: Group): Promise<string[]> {
       await sleep(Math.min(1000, 20 * 2 ** failures));
     }
   }
+  deps.onBlocked(false);
   return [];
 }
 
@@ -287,5 +288,6 @@ async function writeSegment(deps: GroupCommitDeps, g: Group): Promise<Segment> {
       await sleep(Math.min(error instanceof StorageFull ? 2000 : 1000, 50 * 2 ** failures));
     }
   }
+  deps.onBlocked(false);
   return { id: null, at: 0, rows: [] };
 }

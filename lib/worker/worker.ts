@@ -30,6 +30,8 @@ export interface WorkerDeps {
   concurrency: number;
   flushMs: number;
   itemTimeoutMs: number;
+  /** True while nothing may be claimed: the payload store is not the right one. */
+  paused(): boolean;
   catalog(): Catalog;
   refreshCatalog(version: number): Promise<void>;
   /** Batches without an open item: to be compacted. */
@@ -159,7 +161,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     clock,
     log,
     concurrency: deps.concurrency,
-    mayClaim: () => ready && !blocked && lease.healthy(),
+    mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
     workerId: () => lease.id()!,
     claimer: createClaimer({
       db,
