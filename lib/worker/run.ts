@@ -96,10 +96,12 @@ async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signa
 function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signal: AbortSignal): Promise<CallResult> {
   const { item, body, model, modelSpans } = run.entry;
   const target = callTarget(candidate.adapter, candidate.host, key, item.batch);
+  // Of duplicates only the last was judged, and an upstream may read the first: then every one is replaced.
+  const asSent = candidate.wireName === model && modelSpans.length === 1;
   return deps.client.call({
     url: target.url,
     headers: target.headers as Record<string, string>,
-    body: candidate.wireName === model ? [body] : replaceModel(body, modelSpans, candidate.wireName),
+    body: asSent ? [body] : replaceModel(body, modelSpans, candidate.wireName),
     adapter: candidate.adapter,
     timeoutMs: Math.max(1, run.deadline - deps.clock.monotonic()),
     signal,

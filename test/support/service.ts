@@ -259,7 +259,8 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     },
     finished: (id) =>
       vi.waitUntil(
-        async () => (await sql('select 1 from batches where id = $1::uuid and completed_at is not null', [id])).length > 0,
+        async () =>
+          (await sql('select 1 from batches where id = $1::uuid and completed_at is not null', [id])).length > 0,
         { interval: 10, timeout: 25_000 },
       ) as Promise<unknown> as Promise<void>,
     async run(way, items, options) {
