@@ -64,7 +64,10 @@ export async function runItem(deps: RunDeps, prepared: Ready, signal: AbortSigna
     if (await tryCandidate(deps, run, candidate, signal)) break;
   }
   if (!run.dialled && entry.reserved) deps.limits.refund([entry.reserved]);
-  return conclude({ ...deps, aborted: signal.aborted }, run);
+  const outcome = conclude({ ...deps, aborted: signal.aborted }, run);
+  const kept = outcome.kind === 'final' && outcome.response !== null;
+  if (run.last && !kept) deps.client.release(run.last.result.body);
+  return outcome;
 }
 
 /** Tries the usable keys of one binding in order; true when the item has its outcome. */
@@ -84,6 +87,7 @@ async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signa
     deps.pool.report(key, plan.model.name, result, probeId);
     deps.observe(candidate.host.name, result);
     run.first ??= result;
+    if (run.last) deps.client.release(run.last.result.body);
     run.last = { result, candidate, key };
     run.calls++;
     if (result.class !== 'unreachable') run.dialled = true;

@@ -83,6 +83,9 @@ export function createWorker(deps: WorkerDeps): Worker {
     reserve: (requests) => reserve(db, requests, deps.itemTimeoutMs / 1000 + HOLD_MARGIN_S),
     refund: (refunds) => background('refund', refund(db, refunds)),
   };
+  const letGo = (items: readonly FinalItem[]) => {
+    for (const { outcome } of items) deps.client.release(outcome.response);
+  };
   const commits = createGroupCommit({
     db,
     store: deps.store,
@@ -91,12 +94,14 @@ export function createWorker(deps: WorkerDeps): Worker {
     instance,
     flushMs: deps.flushMs,
     observe: deps.observe.flush,
+    onDropped: letGo,
     onBlocked: (state) => {
       if (blocked && !state) engine.wake();
       blocked = state;
     },
     onCommitted(items, finished) {
       countFinal(deps, items);
+      letGo(items);
       const charges = chargesOf(items);
       if (charges.length > 0) background('charge of token limits', charge(db, charges));
       engine.settled(items);
