@@ -69,7 +69,7 @@ create index usage_events_by_time on usage_events (ts, batch_id, batch_idx);
 create table usage_events_default partition of usage_events default;
 
 -- The smallest UUIDv7 of a moment: batch ids are UUIDv7, so ranges of batch_id are ranges of time.
-create function uuidv7_floor(at timestamptz) returns uuid language sql immutable strict as $$
+create function uuidv7_floor(at timestamptz) returns uuid language sql immutable strict parallel safe as $$
   select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
