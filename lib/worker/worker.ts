@@ -167,6 +167,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     log,
     concurrency: deps.concurrency,
     mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
+    mayRun: lease.stands,
     workerId: () => lease.id()!,
     claimer: createClaimer({
       db,
@@ -192,10 +193,10 @@ export function createWorker(deps: WorkerDeps): Worker {
     started,
     figures: () => ({ running: engine.running(), waiting: engine.waiting(), committing: commits.size() }),
     async stop(deadlineMs) {
-      await engine.stop(deadlineMs);
+      const clean = await engine.stop(deadlineMs);
       clearInterval(breakers);
       await deps.pool.flush();
-      await lease.stop();
+      await lease.stop(clean);
     },
   };
 }
