@@ -1,3 +1,4 @@
+import { once } from 'node:events';
 import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
 import { checkSigningKeys } from './auth/signing-keys.ts';
 import { createTokenVerifier } from './auth/verify-token.ts';
@@ -158,7 +159,8 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
         const parts = startWorker();
         worker = parts.worker;
         sweeper = parts.sweeper;
-        await worker.started;
+        // A stop does not wait for a start that waits for the database.
+        await Promise.race([worker.started, once(stopping.signal, 'abort')]);
         return null;
       },
     },

@@ -1,6 +1,7 @@
 import type { BatchContext } from '../batch/batch.ts';
 import { plainArray } from './arrays.ts';
 import type { Db } from './db.ts';
+import { WORKER_LIMIT_MS } from './silence.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
 
 /** One batch that has items to claim or running, as the planner sees it. */
@@ -54,6 +55,7 @@ export async function readOpenWork(db: Db): Promise<OpenWork> {
       where b.completed_at is null and b.status = 'queued'
         and (b.expires_at is null or b.expires_at > clock_timestamp())`,
     values: [],
+    withinMs: WORKER_LIMIT_MS,
   });
   let nextDueMs: number | null = null;
   const batches = result.rows.map((row) => {
@@ -141,6 +143,7 @@ export async function claimItems(
           load_failures), ';' order by batch_id, idx) as items
       from claimed`,
     values: [workerId, batchIds, counts, due],
+    withinMs: WORKER_LIMIT_MS,
   });
   const { version, items } = result.rows[0]!;
   return { catalogVersion: version, rows: items === null ? [] : items.split(';').map(parseClaimed) };
