@@ -49,7 +49,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
   const stop = async () => {
     // New requests are refused at once; the worker's outcomes are flushed before the database goes.
     const closing = Promise.all(servers.map((server) => server.close(config.shutdownDeadlineMs + CLOSE_MS)));
-    await Promise.all([closing, app.stop(config.shutdownDeadlineMs)]);
+    await app.stop(config.shutdownDeadlineMs, closing);
   };
   try {
     const port = await listen(config.port, [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app))], config.maxRequestBytes);

@@ -71,8 +71,11 @@ export interface App {
   wake(wake: Wake): void;
   /** Resolves when the service is ready; rejects with a ConfigError that ends the process. */
   ready: Promise<void>;
-  /** Lets running items finish until the deadline, flushes, ends the lease, closes clients, stops Postgres last. */
-  stop(deadlineMs: number): Promise<void>;
+  /**
+   * Lets running items finish until the deadline, flushes, ends the lease; when `served` has resolved too (the last
+   * request), closes clients and stops Postgres last.
+   */
+  stop(deadlineMs: number, served: Promise<unknown>): Promise<void>;
 }
 
 export interface AppOptions {
@@ -179,6 +182,7 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
       concurrency: config.concurrency,
       flushMs: config.flushMs,
       itemTimeoutMs: config.itemTimeoutMs,
+      onWorkerLoss: config.onWorkerLoss,
       paused: () => readiness.degraded(),
       catalog: () => snapshot.current(),
       refreshCatalog: (version) => snapshot.refreshIfNewer(version),
@@ -277,10 +281,10 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
       else if (readiness.notReady() === null) void snapshot.refresh();
     },
     ready: readiness.done,
-    async stop(deadlineMs) {
+    async stop(deadlineMs, served) {
       stopping.abort();
       await readiness.done.catch(() => {});
-      await Promise.all([worker?.stop(deadlineMs), sweeper?.stop(), compactor.stop(), storeChecks]);
+      await Promise.all([worker?.stop(deadlineMs), sweeper?.stop(), compactor.stop(), storeChecks, served]);
       await Promise.all([listener.stop(), lock?.release(), client.close()]);
       await db.close();
       await home.embedded?.stop();

@@ -8,6 +8,7 @@ import { type BucketRule, hostKeyRules, joinRules, policyRules } from '../limits
 import type { Refund } from '../limits/settle.ts';
 import { limitText } from '../limits/text.ts';
 import type { Candidate } from '../routing/plan.ts';
+import { pauseOrFail } from './conclude.ts';
 import type { Judge, Judged } from './judge.ts';
 import type { Loaded } from './load.ts';
 import { NO_ROUTE, type Outcome, refused, released } from './outcome.ts';
@@ -35,6 +36,7 @@ export interface PrepareDeps {
   judge: Judge;
   pool: KeyPool;
   limits: Limits;
+  itemTimeoutMs: number;
 }
 
 type Result = { ready: Ready } | { item: ClaimedItem; outcome: Outcome };
@@ -52,10 +54,17 @@ export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[])
     const verdict = deps.judge(one.item, one.body);
     return 'judged' in verdict ? verdict.judged : { item: one.item, outcome: verdict.outcome };
   });
-  const judged = results.filter((one): one is Judged => 'plan' in one);
-  if (judged.length === 0) return results as Result[];
+  if (!results.some((one) => 'plan' in one)) return results as Result[];
 
   await deps.pool.ensureFresh();
+  // What would find every breaker open waits without a reservation: it would count against items that can run.
+  for (const [i, one] of results.entries()) {
+    if (!('plan' in one)) continue;
+    const reopens = deps.pool.reopensInMs(one.plan);
+    if (reopens === null || reopens > 0) results[i] = { item: one.item, outcome: pauseOrFail(deps, one) };
+  }
+  const judged = results.filter((one): one is Judged => 'plan' in one);
+  if (judged.length === 0) return results as Result[];
   const turns = await deps.pool.drawTurns(judged.map(({ plan }) => plan));
   const ready = new Map<ClaimedItem, Ready>();
   for (const [i, one] of judged.entries()) ready.set(one.item, { ...one, turn: turns[i]!, reserved: null });

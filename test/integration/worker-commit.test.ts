@@ -402,7 +402,7 @@ describe('the end of a completion window', () => {
       { error: 'batch item: expired' },
     ]);
     expect(await events(id)).toMatchObject([
-      { batch_idx: 1, attempts: 2, error_kind: 'expired', error_message: 'expired' },
+      { batch_idx: 1, attempts: 2, error_kind: 'timeout', error_message: 'expired' },
       { batch_idx: 2, attempts: 0 },
     ]);
     expect(await commit(worker, [success(row!)])).toEqual({ committed: 1, finished: [id] });
