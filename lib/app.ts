@@ -30,7 +30,7 @@ import type { PayloadStore } from './store/payloads.ts';
 import { createStoreCheck } from './store/shared.ts';
 import { purgeExpiredTokens } from './store/tokens.sql.ts';
 import { createUpstreamClient } from './upstream/client.ts';
-//USAGE import { type BatchUsage, batchUsage } from './usage/batch.ts';
+import { type BatchUsage, batchUsage } from './usage/batch.ts';
 import { type RescueDeps, takeBackFormer } from './worker/rescue.ts';
 import { createSweeper, type Sweeper } from './worker/sweep.ts';
 import { createWorker, type Worker } from './worker/worker.ts';
@@ -66,7 +66,7 @@ export interface App {
   readonly instance: string;
   /** Ends what this replica's own worker holds of a cancelled batch. */
   abortHere(batchId: string): void;
-  batchUsage(batchId: string): Promise<never>;
+  batchUsage(batchId: string): Promise<BatchUsage>;
   /** What a wake-up sets going; the worker handler's own work. */
   wake(wake: Wake): void;
   /** Resolves when the service is ready; rejects with a ConfigError that ends the process. */
@@ -272,9 +272,7 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
       return instance;
     },
     abortHere: (batchId) => worker?.cancelBatch(batchId),
-    batchUsage: async () => {
-      throw new Error('x');
-    },
+    batchUsage: (batchId) => batchUsage(db, batchId),
     wake(wake) {
       if (wake.kind === 'work') worker?.wake();
       else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);
