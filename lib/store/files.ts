@@ -58,17 +58,20 @@ export function createFileStore(root: string): PayloadStore {
     write: (ref, pieces) => write(join(root, payloadKey(ref)), (file) => writeAll(file, pieces)),
     async writeStream(ref, source) {
       let length = 0;
-      let failed: unknown;
-      await write(join(root, payloadKey(ref)), async (file) => {
+      let broken: { error: unknown } | null = null;
+      async function* watched() {
         try {
-          length = await writeChunks(file, source);
+          yield* source;
         } catch (error) {
-          failed = error;
+          broken = { error };
           throw error;
         }
+      }
+      await write(join(root, payloadKey(ref)), async (file) => {
+        length = await writeChunks(file, watched());
       }).catch((error) => {
         // A source that broke is the caller's error, not the disk's.
-        throw failed !== undefined && codeOf(failed) === undefined ? failed : error;
+        throw broken === null ? error : broken.error;
       });
       return length;
     },
@@ -135,7 +138,10 @@ export function createFileStore(root: string): PayloadStore {
       marker ??= found;
       return found;
     },
-    writeMarker: (id) => write(join(root, MARKER), (file) => writeAll(file, [Buffer.from(`${id}\n`)])),
+    async writeMarker(id) {
+      const present = await stat(join(root, MARKER)).catch(none('ENOENT'));
+      if (Array.isArray(present)) await write(join(root, MARKER), (file) => writeAll(file, [Buffer.from(`${id}\n`)]));
+    },
     close: async () => {},
   };
 }
