@@ -11,7 +11,7 @@ import { measure } from '../usage/measure.ts';
 import { routeFacts } from './facts.ts';
 import type { Judged } from './judge.ts';
 import { type Outcome, refused, released } from './outcome.ts';
-import type { Ready } from './prepare.ts';
+import type { Ready } from './prepared.ts';
 
 /** Retries of `max_attempts`: 1 s, doubled each round, at most 60 s, with jitter; Retry-After is the floor. */
 const ROUND_BASE_MS = 1000;

@@ -2,7 +2,6 @@ import type { ClaimedItem } from '../batch/batch.ts';
 import type { HostKey } from '../catalog/catalog.ts';
 import { cutText } from '../errors.ts';
 import type { KeyPool } from '../keypool/pool.ts';
-import type { Turn } from '../keypool/select.ts';
 import type { ReserveRequest, ReserveVerdict } from '../limits/reserve.ts';
 import { type BucketRule, hostKeyRules, joinRules, policyRules } from '../limits/rules.ts';
 import type { Refund } from '../limits/settle.ts';
@@ -12,18 +11,7 @@ import { pauseOrFail } from './conclude.ts';
 import type { Judge, Judged } from './judge.ts';
 import type { Loaded } from './load.ts';
 import { NO_ROUTE, type Outcome, refused, released } from './outcome.ts';
-
-/** An item that only needs a slot: judged, its turn drawn, its limits reserved. */
-export interface Ready extends Judged {
-  turn: Turn | null;
-  /** What was reserved; null when that waits for the slot (`concurrency` counts items in slots, not in the queue). */
-  reserved: Reservation | null;
-}
-
-export interface Reservation extends Refund {
-  /** The key whose tier rules are part of it; null when no key can be drawn at present. */
-  key: HostKey | null;
-}
+import type { Ready } from './prepared.ts';
 
 /** Limits as the worker uses them. */
 export interface Limits {

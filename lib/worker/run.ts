@@ -11,7 +11,8 @@ import type { CallResult, UpstreamClient } from '../upstream/outcome.ts';
 import { conclude, type Run } from './conclude.ts';
 import type { Judge } from './judge.ts';
 import { type Outcome, released } from './outcome.ts';
-import { type Limits, limitRefusal, type Ready } from './prepare.ts';
+import { type Limits, limitRefusal } from './prepare.ts';
+import type { Ready } from './prepared.ts';
 
 /** Upstream attempts of one run of an item, over all keys and hosts (behaviour section 2). */
 const MAX_CALLS = 3;

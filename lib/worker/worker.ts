@@ -15,7 +15,8 @@ import { createEngine, type Engine } from './engine.ts';
 import { createJudge } from './judge.ts';
 import { createLease, type Lease } from './lease.ts';
 import { loadBodies } from './load.ts';
-import type { Limits, Ready } from './prepare.ts';
+import type { Limits } from './prepare.ts';
+import type { Ready } from './prepared.ts';
 import { createReleases } from './releases.ts';
 import { createItemRunner } from './runner.ts';
 
