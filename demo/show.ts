@@ -71,7 +71,7 @@ async function showUsage(service: Service, id: string): Promise<void> {
     headers: { authorization: `Bearer ${service.adminToken}` },
     signal: service.signal,
   });
-  if (!response.ok) return say(`\nThere is no usage summary: the control API answered ${response.status}`);
+  if (!response.ok) throw new Error(`the usage summary answered ${response.status}: ${await response.text()}`);
   const summary = (await response.json()) as {
     rows: {
       group: Record<string, string>;

@@ -1,7 +1,8 @@
 import { DEMO_UPSTREAM, startDemoUpstream } from './upstream.ts';
 
-// The demo upstream by itself, where demo/catalog looks for it: `npx node demo/start-upstream.ts [port]`. Ctrl-C ends it.
+// `npm run demo:upstream`: the demo upstream by itself, on the port where demo/catalog looks for it, or on that of
+// DEMO_UPSTREAM_PORT. Ctrl-C ends it.
 
-const port = Number(process.argv[2] ?? 9000);
+const port = Number(process.env.DEMO_UPSTREAM_PORT ?? 9000);
 await startDemoUpstream({ ...DEMO_UPSTREAM, port });
 process.stderr.write(`The demo upstream listens on http://127.0.0.1:${port}\n`);
