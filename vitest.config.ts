@@ -2,8 +2,8 @@ import { defineConfig } from 'vitest/config';
 
 const SERVICES = {
   globalSetup: ['test/support/global-setup.ts'],
-  testTimeout: 30_000,
-  hookTimeout: 60_000,
+  testTimeout: 90_000,
+  hookTimeout: 120_000,
 };
 
 // biome-ignore lint/style/noDefaultExport: what vitest reads
@@ -12,7 +12,7 @@ export default defineConfig({
     // Each worker of an integration test drives Postgres, upstreams and the service: more than two starve each other.
     maxWorkers: 2,
     projects: [
-      { test: { name: 'unit', include: ['test/unit/**/*.test.ts'] } },
+      { test: { name: 'unit', include: ['test/unit/**/*.test.ts'], testTimeout: 60_000 } },
       { test: { name: 'integration', include: ['test/integration/**/*.test.ts'], ...SERVICES } },
       { test: { name: 'acceptance', include: ['test/acceptance/**/*.test.ts'], ...SERVICES } },
     ],

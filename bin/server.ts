@@ -3,28 +3,41 @@ import { loadConfig } from '../lib/config.ts';
 import { ConfigError } from '../lib/errors.ts';
 import { createLog } from '../lib/log.ts';
 import { announce } from './announce.ts';
-import { startServer } from './serve.ts';
+import { type Server, startServer } from './serve.ts';
+
+/** Beyond the deadline of running items: what flushing outcomes and stopping Postgres may take before we give up. */
+const STOP_GRACE_MS = 60_000;
+
+let server: Server | null = null;
+let signals = 0;
+
+function fail(error: unknown): void {
+  process.stderr.write(`${error instanceof ConfigError ? error.message : (error as Error).stack}\n`);
+  process.exitCode = 1;
+}
+
+async function stop(graceMs: number): Promise<never> {
+  setTimeout(() => process.exit(1), graceMs).unref();
+  await server?.stop().catch(fail);
+  process.exit();
+}
 
 try {
   const config = loadConfig(process.env);
   const log = createLog(config.logLevel);
-  const server = await startServer(config, process.env, log);
-  let signals = 0;
-  const onSignal = (signal: NodeJS.Signals) => {
-    if (signals++ > 0) process.exit(1); // a second signal does not wait
-    log.info({ signal }, 'stopping');
-    server.stop().then(() => process.exit(0));
-  };
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, onSignal);
-  server.app.ready.then(
-    () => announce(server, config),
-    async (error) => {
-      process.stderr.write(`${error instanceof ConfigError ? error.message : error.stack}\n`);
-      await server.stop();
-      process.exit(1);
-    },
-  );
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+    process.on(signal, () => {
+      if (signals++ > 0) process.exit(1); // a second signal does not wait
+      log.info({ signal }, 'stopping');
+      // Before the server stands there is nothing to stop yet: it is stopped as soon as it does.
+      if (server !== null) void stop(config.shutdownDeadlineMs + STOP_GRACE_MS);
+    });
+  }
+  server = await startServer(config, process.env, log);
+  if (signals > 0) await stop(STOP_GRACE_MS);
+  await server.app.ready;
+  if (signals === 0) announce(server, config);
 } catch (error) {
-  process.stderr.write(`${error instanceof ConfigError ? error.message : (error as Error).stack}\n`);
-  process.exit(1);
+  fail(error);
+  await stop(STOP_GRACE_MS);
 }

@@ -26,7 +26,7 @@ import { createFileStore } from './store/files.ts';
 import { type InstanceLock, lockInstance } from './store/instance-lock.ts';
 import { migrate } from './store/migrate.ts';
 import type { PayloadStore } from './store/payloads.ts';
-import { checkSharedStore } from './store/shared.ts';
+import { createStoreCheck } from './store/shared.ts';
 import { purgeExpiredTokens } from './store/tokens.sql.ts';
 import { createUpstreamClient } from './upstream/client.ts';
 //USAGE import { type BatchUsage, batchUsage } from './usage/batch.ts';
@@ -99,6 +99,7 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
     log,
   });
   const payloads = createFileStore(config.payloadDir);
+  const checkStore = createStoreCheck(db, payloads);
   const postgresQueue = createPostgresQueue(db);
   const queue: WakeQueue = {
     send(wake, count) {
@@ -130,7 +131,7 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
         return null;
       },
     },
-    { waiting: 'waiting for the payload store', run: () => checkSharedStore(db, payloads) },
+    { waiting: 'waiting for the payload store', run: checkStore },
     {
       waiting: 'waiting for the catalogue',
       run: async () => {
@@ -176,6 +177,7 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
       concurrency: config.concurrency,
       flushMs: config.flushMs,
       itemTimeoutMs: config.itemTimeoutMs,
+      paused: () => readiness.degraded(),
       catalog: () => snapshot.current(),
       refreshCatalog: (version) => snapshot.refreshIfNewer(version),
       onFinished: (ids) => void compactor.compact(ids),
@@ -233,7 +235,10 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
     onBreakers: () => void pool.refresh(),
   });
   const storeChecks = watchStore(readiness.done, stopping.signal, async () => {
-    readiness.degrade(await checkSharedStore(db, payloads));
+    const reason = await checkStore();
+    const recovered = readiness.degraded() && reason === null;
+    readiness.degrade(reason);
+    if (recovered) worker?.wake();
   });
 
   const app: App = {
@@ -261,7 +266,9 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
       return instance;
     },
     abortHere: (batchId) => worker?.cancelBatch(batchId),
-    batchUsage: async () => {throw new Error('x')},
+    batchUsage: async () => {
+      throw new Error('x');
+    },
     wake(wake) {
       if (wake.kind === 'work') worker?.wake();
       else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);

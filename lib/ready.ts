@@ -19,6 +19,8 @@ export interface Readiness {
   notReady(): NotReady | null;
   /** Something that was well is not any more (null: it is again). */
   degrade(reason: string | null): void;
+  /** True while something that was well is not. */
+  degraded(): boolean;
   /** Resolves when all steps are done; rejects with the first ConfigError. */
   done: Promise<void>;
 }
@@ -59,6 +61,7 @@ export function createReadiness(steps: readonly Step[], log: Log, signal: AbortS
 
   return {
     notReady: () => current ?? (degraded === null ? null : { code: 'not_ready', reason: degraded }),
+    degraded: () => degraded !== null,
     degrade(reason) {
       if (reason !== degraded) log.warn({ reason }, reason === null ? 'ready again' : 'not ready');
       degraded = reason;

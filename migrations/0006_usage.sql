@@ -32,7 +32,8 @@ create table usage_routes (
 create table usage_events (
   batch_id uuid not null,
   batch_idx integer not null,
-  ts timestamptz not null,
+  -- Milliseconds, as they are shown: what reads as sorted by (ts, request_id) is sorted so, and cursors are exact.
+  ts timestamptz(3) not null,
   status smallint not null,
   attempts smallint not null,
   duration_ms integer not null,
@@ -72,38 +73,53 @@ create function uuidv7_floor(at timestamptz) returns uuid language sql immutable
   select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
--- Creates the partitions of this week and the next `ahead` weeks (Monday to Monday, UTC).
+-- Creates the partitions of this week and the next `ahead` weeks (Monday to Monday, UTC). Attached rather than created in
+-- place: that locks readers and writers of the other partitions out for no moment. What the default partition caught
+-- while there was no better place moves over: else the week could never be attached.
 create function ensure_usage_partitions(ahead integer) returns void language plpgsql as $$
 declare
   first_day timestamptz;
   part text;
+  low uuid;
+  high uuid;
 begin
+  perform pg_advisory_xact_lock(hashtext('usage_partitions'));
   for n in 0..ahead loop
     first_day := (date_trunc('week', clock_timestamp() at time zone 'UTC') + n * interval '7 days') at time zone 'UTC';
     part := 'usage_events_' || to_char(first_day at time zone 'UTC', 'YYYYMMDD');
-    if to_regclass(part) is null then
-      execute format('create table %I partition of usage_events for values from (%L) to (%L)',
-        part, uuidv7_floor(first_day), uuidv7_floor(first_day + interval '7 days'));
-    end if;
+    continue when to_regclass(part) is not null;
+    low := uuidv7_floor(first_day);
+    high := uuidv7_floor(first_day + interval '7 days');
+    execute format('create table %I (like usage_events including defaults including constraints including indexes)', part);
+    lock table usage_events_default in access exclusive mode;
+    execute format('with moved as (delete from usage_events_default where batch_id >= %L and batch_id < %L returning *)
+      insert into %I select * from moved', low, high, part);
+    execute format('alter table usage_events attach partition %I for values from (%L) to (%L)', part, low, high);
   end loop;
 end
 $$;
 
--- Drops the partitions whose last possible batch is older than `keep_days`; gives how many.
+-- Drops the partitions whose last possible batch is older than `keep_days`, and what else is kept of batches as old;
+-- gives how many partitions. Routes stay: they are few, and writers remember which ones are stored.
 create function drop_usage_partitions(keep_days integer) returns integer language plpgsql as $$
 declare
   part record;
   dropped integer := 0;
+  oldest uuid := uuidv7_floor(
+    (date_trunc('week', (clock_timestamp() at time zone 'UTC') - keep_days * interval '1 day')) at time zone 'UTC');
 begin
   for part in
     select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
     where i.inhparent = 'usage_events'::regclass and c.relname ~ '^usage_events_[0-9]{8}$'
   loop
-    if to_date(right(part.relname, 8), 'YYYYMMDD') + 7 + keep_days < (clock_timestamp() at time zone 'UTC')::date then
+    if uuidv7_floor((to_date(right(part.relname, 8), 'YYYYMMDD') + 7)::timestamp at time zone 'UTC') <= oldest then
       execute format('drop table %I', part.relname);
       dropped := dropped + 1;
     end if;
   end loop;
+  delete from usage_events_default where batch_id < oldest;
+  delete from usage_attributions a where a.batch_id < oldest
+    and not exists (select 1 from batches b where b.id = a.batch_id and b.completed_at is null);
   return dropped;
 end
 $$;

@@ -51,7 +51,8 @@ export async function readOpenWork(db: Db): Promise<OpenWork> {
       from batches b
       left join batch_cursors c on c.batch_id = b.id
       left join waits w on w.batch_id = b.id
-      where b.completed_at is null and b.status = 'queued'`,
+      where b.completed_at is null and b.status = 'queued'
+        and (b.expires_at is null or b.expires_at > clock_timestamp())`,
     values: [],
   });
   let nextDueMs: number | null = null;

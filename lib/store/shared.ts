@@ -6,18 +6,21 @@ import type { PayloadStore } from './payloads.ts';
 export const NOT_SHARED = 'payload directory is not shared';
 
 /**
- * Checks that the payload store is the one this database's payloads live in: the marker in it must be the id that
- * Postgres has. The first start makes both, marker first, so that a crash between the two leaves nothing to mend by
- * hand. Gives null when all is well, else the reason.
+ * Makes the check that the payload store is the one this database's payloads live in: the marker in it must be the id
+ * that Postgres has. The first start makes both, marker first, so that a crash between the two leaves nothing to mend by
+ * hand. The check gives null when all is well, else the reason; once the id is known it asks the store alone.
  */
-export async function checkSharedStore(db: Database, store: PayloadStore): Promise<string | null> {
-  const known = await readStoreId(db);
-  const marker = await store.readMarker();
-  if (known !== null) return marker === known ? null : NOT_SHARED;
-  return db.transaction(async (tx) => {
-    const id = marker ?? randomUUID();
-    if (!(await insertStoreId(tx, id))) return (await readStoreId(tx)) === marker ? null : NOT_SHARED;
-    if (marker === null) await store.writeMarker(id);
-    return null;
-  });
+export function createStoreCheck(db: Database, store: PayloadStore): () => Promise<string | null> {
+  let known: string | null = null;
+  return async () => {
+    const marker = await store.readMarker();
+    known ??= await readStoreId(db);
+    if (known !== null) return marker === known ? null : NOT_SHARED;
+    return db.transaction(async (tx) => {
+      const id = marker ?? randomUUID();
+      if (!(await insertStoreId(tx, id))) return (await readStoreId(tx)) === marker ? null : NOT_SHARED;
+      if (marker === null) await store.writeMarker(id);
+      return null;
+    });
+  };
 }

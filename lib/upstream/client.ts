@@ -1,5 +1,6 @@
 import type { Dispatcher } from 'undici';
 import type { Clock } from '../clock.ts';
+import { createByteBudget, LARGE_BYTES } from './budget.ts';
 import { Call, type CallContext } from './call.ts';
 import { createOriginPool, type OriginPool } from './connections.ts';
 import type { CallResult, UpstreamClient } from './outcome.ts';
@@ -30,6 +31,8 @@ export interface UpstreamClientOptions {
   connectTimeoutMs?: number;
   /** Largest body, both on the wire and decoded; default 64 MiB. */
   maxResponseBytes?: number;
+  /** Bytes of large answers held at once (see `ByteBudget`); default 256 MiB. */
+  heldBytes?: number;
 }
 
 interface Route {
@@ -53,6 +56,7 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
     maxResponseBytes: options.maxResponseBytes ?? 64 * 1024 * 1024,
     open: 0,
     pausing: new Set(),
+    budget: createByteBudget(options.heldBytes ?? 256 * 1024 * 1024),
   };
   let timer: NodeJS.Timeout | null = null;
   let closed = false;
@@ -115,6 +119,9 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
         body: request.body.length === 1 ? request.body[0]! : Buffer.concat(request.body),
       };
       return new Promise((resolve) => new Call(request, dispatch, poolOf(route.origin), context, resolve).start());
+    },
+    release(body) {
+      if (body !== null && body.length >= LARGE_BYTES) context.budget.give(body.length);
     },
     async close() {
       closed = true;

@@ -58,5 +58,7 @@ export interface CallRequest {
 /** Makes upstream calls. Never throws for anything the network or the upstream does. */
 export interface UpstreamClient {
   call(request: CallRequest): Promise<CallResult>;
+  /** A body that `call` gave is held no longer; to be said once of each body. Large ones count against a budget. */
+  release(body: Buffer | null): void;
   close(): Promise<void>;
 }

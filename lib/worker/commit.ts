@@ -36,6 +36,8 @@ export interface GroupCommitDeps {
   flushMs: number;
   /** The group is committed, or part of it was no longer ours; `finished` batches have no open item any more. */
   onCommitted(items: readonly FinalItem[], finished: readonly string[]): void;
+  /** These will never be recorded by us: their lease is gone. */
+  onDropped(items: readonly FinalItem[]): void;
   /** Store or database refuse writes (true), or take them again (false). */
   onBlocked(blocked: boolean): void;
   observe(figures: { items: number; bytes: number; seconds: number }): void;
@@ -115,7 +117,8 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
     } finally {
       if (knownRoutes.size > MAX_KNOWN_ROUTES) knownRoutes = new Map();
       flights--;
-      if (generation === mine) {
+      if (generation !== mine) deps.onDropped(group);
+      else {
         pending -= group.length;
         pendingBytes -= bytes;
       }
@@ -144,6 +147,7 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
     },
     drop() {
       generation++;
+      deps.onDropped(buffer);
       buffer = [];
       bufferedBytes = pending = pendingBytes = 0;
       settle();
@@ -187,6 +191,7 @@ async function commitGroup(deps: GroupCommitDeps, g: Group): Promise<string[]> {
       await sleep(Math.min(1000, 20 * 2 ** failures));
     }
   }
+  deps.onBlocked(false);
   return [];
 }
 
@@ -287,5 +292,6 @@ async function writeSegment(deps: GroupCommitDeps, g: Group): Promise<Segment> {
       await sleep(Math.min(error instanceof StorageFull ? 2000 : 1000, 50 * 2 ** failures));
     }
   }
+  deps.onBlocked(false);
   return { id: null, at: 0, rows: [] };
 }

@@ -25,6 +25,8 @@ export interface ItemRunner<Ready extends Waiting> {
   run(ready: Ready, signal: AbortSignal): Promise<Outcome>;
   /** A prepared item will not be run in this claim: gives back what was reserved for it. */
   abandon(ready: readonly Ready[]): void;
+  /** An outcome that came after the lease was lost is not recorded by us: lets go of its response. */
+  forget(outcome: Outcome): void;
 }
 
 export interface EngineDeps<Ready extends Waiting> {
@@ -245,7 +247,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   };
 
   const finish = (mine: number, item: ClaimedItem, slot: { why: Why | null }, outcome: Outcome) => {
-    if (generation !== mine) return;
+    if (generation !== mine) return deps.runner.forget(outcome);
     running.delete(item);
     ready.done(item);
     finishedAt.push(deps.clock.monotonic());

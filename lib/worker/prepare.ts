@@ -1,5 +1,6 @@
 import type { ClaimedItem } from '../batch/batch.ts';
 import type { HostKey } from '../catalog/catalog.ts';
+import { cutText } from '../errors.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import type { Turn } from '../keypool/select.ts';
 import type { ReserveRequest, ReserveVerdict } from '../limits/reserve.ts';
@@ -112,7 +113,7 @@ export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { o
   if (item.batch.onLimit === 'wait') return released(item, verdict.retryInSeconds * 1000);
   const route = {
     ...NO_ROUTE,
-    requestedModel: entry.plan.requestedModel.slice(0, 128),
+    requestedModel: cutText(plan.requestedModel),
     model: plan.model.name,
     provider: plan.model.provider,
     resolvedVia: plan.resolvedVia,

@@ -64,7 +64,10 @@ export async function runItem(deps: RunDeps, prepared: Ready, signal: AbortSigna
     if (await tryCandidate(deps, run, candidate, signal)) break;
   }
   if (!run.dialled && entry.reserved) deps.limits.refund([entry.reserved]);
-  return conclude({ ...deps, aborted: signal.aborted }, run);
+  const outcome = conclude({ ...deps, aborted: signal.aborted }, run);
+  const kept = outcome.kind === 'final' && outcome.response !== null;
+  if (run.last && !kept) deps.client.release(run.last.result.body);
+  return outcome;
 }
 
 /** Tries the usable keys of one binding in order; true when the item has its outcome. */
@@ -84,6 +87,7 @@ async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signa
     deps.pool.report(key, plan.model.name, result, probeId);
     deps.observe(candidate.host.name, result);
     run.first ??= result;
+    if (run.last) deps.client.release(run.last.result.body);
     run.last = { result, candidate, key };
     run.calls++;
     if (result.class !== 'unreachable') run.dialled = true;
@@ -96,10 +100,12 @@ async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signa
 function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signal: AbortSignal): Promise<CallResult> {
   const { item, body, model, modelSpans } = run.entry;
   const target = callTarget(candidate.adapter, candidate.host, key, item.batch);
+  // Of duplicates only the last was judged, and an upstream may read the first: then every one is replaced.
+  const asSent = candidate.wireName === model && modelSpans.length === 1;
   return deps.client.call({
     url: target.url,
     headers: target.headers as Record<string, string>,
-    body: candidate.wireName === model ? [body] : replaceModel(body, modelSpans, candidate.wireName),
+    body: asSent ? [body] : replaceModel(body, modelSpans, candidate.wireName),
     adapter: candidate.adapter,
     timeoutMs: Math.max(1, run.deadline - deps.clock.monotonic()),
     signal,

@@ -34,5 +34,8 @@ export function createItemRunner(deps: PrepareDeps & Omit<RunDeps, 'reserveNow'>
     prepare: (loaded) => prepareItems(deps, loaded),
     run: (ready, signal) => runItem(run, ready, signal),
     abandon: (entries) => abandonItems(deps.limits, entries),
+    forget: (outcome) => {
+      if (outcome.kind === 'final') deps.client.release(outcome.response);
+    },
   };
 }

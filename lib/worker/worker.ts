@@ -30,6 +30,8 @@ export interface WorkerDeps {
   concurrency: number;
   flushMs: number;
   itemTimeoutMs: number;
+  /** True while nothing may be claimed: the payload store is not the right one. */
+  paused(): boolean;
   catalog(): Catalog;
   refreshCatalog(version: number): Promise<void>;
   /** Batches without an open item: to be compacted. */
@@ -81,6 +83,9 @@ export function createWorker(deps: WorkerDeps): Worker {
     reserve: (requests) => reserve(db, requests, deps.itemTimeoutMs / 1000 + HOLD_MARGIN_S),
     refund: (refunds) => background('refund', refund(db, refunds)),
   };
+  const letGo = (items: readonly FinalItem[]) => {
+    for (const { outcome } of items) deps.client.release(outcome.response);
+  };
   const commits = createGroupCommit({
     db,
     store: deps.store,
@@ -89,12 +94,14 @@ export function createWorker(deps: WorkerDeps): Worker {
     instance,
     flushMs: deps.flushMs,
     observe: deps.observe.flush,
+    onDropped: letGo,
     onBlocked: (state) => {
       if (blocked && !state) engine.wake();
       blocked = state;
     },
     onCommitted(items, finished) {
       countFinal(deps, items);
+      letGo(items);
       const charges = chargesOf(items);
       if (charges.length > 0) background('charge of token limits', charge(db, charges));
       engine.settled(items);
@@ -159,7 +166,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     clock,
     log,
     concurrency: deps.concurrency,
-    mayClaim: () => ready && !blocked && lease.healthy(),
+    mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
     workerId: () => lease.id()!,
     claimer: createClaimer({
       db,

@@ -135,7 +135,8 @@ function headersOf(call: Call): Record<string, string> {
   return { ...(name === null ? {} : { authorization: `Bearer ${plaintextOf(name)}` }), ...call.headers };
 }
 
-async function overHttp(url: string, call: Call): Promise<Answer> {
+/** One call over HTTP. */
+export async function overHttp(url: string, call: Call): Promise<Answer> {
   const response = await fetch(url + call.path, {
     method: call.method ?? 'GET',
     headers: headersOf(call),
@@ -144,7 +145,8 @@ async function overHttp(url: string, call: Call): Promise<Answer> {
   return answerOf(response.status, response.headers, Buffer.from(await response.arrayBuffer()));
 }
 
-async function asEvent(find: ReturnType<typeof createMatcher>, call: Call): Promise<Answer> {
+/** One call as an API Gateway event. */
+export async function asEvent(find: ReturnType<typeof createMatcher>, call: Call): Promise<Answer> {
   const [path = '', query = ''] = call.path.split('?');
   const method = call.method ?? 'GET';
   const match = find(method, path);

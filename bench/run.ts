@@ -1,0 +1,72 @@
+import { writeFile } from 'node:fs/promises';
+import { cpus, totalmem } from 'node:os';
+import { parseArgs } from 'node:util';
+import { benchDrain } from './drain.ts';
+import { benchLimits } from './limits.ts';
+import { benchSlice } from './slice.ts';
+import { type Bed, createBed } from './support/bed.ts';
+import { type Figure, isMet } from './support/figure.ts';
+import { renderFigures } from './support/table.ts';
+
+// `npm run bench [section...]`: runs the sections named, or all of them, one after the other; prints each as a table and
+// writes all figures to bench-results.json (--json elsewhere). A missed target does not fail the run, a broken section does.
+
+const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
+  slice: () => benchSlice(),
+  drain: benchDrain,
+  'limit-decisions': () => benchLimits(),
+};
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { json: { type: 'string', default: 'bench-results.json' } },
+});
+const unknown = positionals.filter((name) => !(name in SECTIONS));
+if (unknown.length > 0) {
+  process.stderr.write(`No section ${unknown.join(', ')}. There are: ${Object.keys(SECTIONS).join(', ')}\n`);
+  process.exit(1);
+}
+
+const machine = `${cpus().length} x ${cpus()[0]?.model ?? 'CPU'}, ${Math.round(totalmem() / 2 ** 30)} GiB, Node ${process.version}`;
+process.stdout.write(`${machine}\n\n`);
+const report: { section: string; seconds: number; figures: (Figure & { met: boolean | null })[]; failed?: string }[] =
+  [];
+const bed = await createBed();
+let stopping = false;
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.on(signal, () => {
+    if (stopping) return;
+    stopping = true;
+    void bed.close().finally(() => process.exit(1));
+  });
+}
+try {
+  for (const name of positionals.length > 0 ? positionals : Object.keys(SECTIONS)) {
+    const start = performance.now();
+    let figures: Figure[] = [];
+    let failed: string | undefined;
+    try {
+      figures = await SECTIONS[name]!(bed);
+    } catch (error) {
+      if (stopping) break;
+      failed = error instanceof Error ? (error.stack ?? error.message) : String(error);
+      process.exitCode = 1;
+    }
+    await bed.clear();
+    const seconds = (performance.now() - start) / 1000;
+    const title = `${name} (${seconds.toFixed(0)} s)`;
+    process.stdout.write(
+      failed === undefined ? `${renderFigures(title, figures)}\n` : `${title} FAILED: ${failed}\n\n`,
+    );
+    report.push({
+      section: name,
+      seconds,
+      figures: figures.map((figure) => ({ ...figure, met: isMet(figure) })),
+      ...(failed === undefined ? {} : { failed }),
+    });
+  }
+} finally {
+  if (!stopping) await bed.close();
+}
+await writeFile(values.json, `${JSON.stringify({ machine, at: new Date().toISOString(), report }, null, 2)}\n`);
+process.stdout.write(`${values.json}\n`);

@@ -1,0 +1,62 @@
+/** Answers below this are not counted: slots bound them well enough, and they are nearly all there are. */
+export const LARGE_BYTES = 1024 * 1024;
+
+/** A call whose answer is being received. */
+export interface Receiver {
+  /** Reads on after a pause. */
+  resume(): void;
+}
+
+/**
+ * Bytes of large answers that are in memory at once, over all calls of a process: from the first MiB of an answer until
+ * its outcome is recorded. Above the cap calls stop reading their sockets (TCP then holds the upstream back); the oldest
+ * large answer always reads on, so that something can finish. At most the cap and one answer more are held.
+ */
+export interface ByteBudget {
+  /** Counts bytes of an answer; false: stop reading until `resume`. */
+  take(receiver: Receiver, bytes: number): boolean;
+  /** The answer has arrived whole, or never will; `kept` of the `taken` bytes stay counted until `give`. */
+  end(receiver: Receiver, taken: number, kept: number): void;
+  /** Bytes that were kept are held no longer. */
+  give(bytes: number): void;
+  held(): number;
+}
+
+/** A budget of `cap` bytes. */
+export function createByteBudget(cap: number): ByteBudget {
+  // In the order in which they became large; true while paused.
+  const receiving = new Map<Receiver, boolean>();
+  let held = 0;
+
+  const resumeSome = () => {
+    let first = true;
+    for (const [receiver, paused] of receiving) {
+      if (!first && held >= cap) return;
+      if (paused) {
+        receiving.set(receiver, false);
+        receiver.resume();
+      }
+      first = false;
+    }
+  };
+
+  return {
+    take(receiver, bytes) {
+      held += bytes;
+      if (!receiving.has(receiver)) receiving.set(receiver, false);
+      if (held < cap || receiving.keys().next().value === receiver) return true;
+      receiving.set(receiver, true);
+      return false;
+    },
+    end(receiver, taken, kept) {
+      held += kept - taken;
+      receiving.delete(receiver);
+      resumeSome();
+    },
+    give(bytes) {
+      held -= bytes;
+      resumeSome();
+    },
+    held: () => held,
+  };
+}
