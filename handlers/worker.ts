@@ -1,5 +1,5 @@
 import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
-import type { Wake } from '../lib/queue/queue.ts';
+import { parseWake, type Wake, wakeBody } from '../lib/queue/queue.ts';
 
 export interface WorkerApp {
   /** Looks for work; what it finds is read from Postgres. */
@@ -16,22 +16,6 @@ export function worker(app: WorkerApp): (event: SQSEvent) => Promise<SQSBatchRes
     for (const { body } of event.Records) app.wake(parseWake(body));
     return { batchItemFailures: [] };
   };
-}
-
-/** The message body of a wake-up. */
-export function wakeBody(wake: Wake): string {
-  return JSON.stringify(wake);
-}
-
-function parseWake(body: string): Wake {
-  try {
-    const value = JSON.parse(body) as { kind?: unknown; batchId?: unknown };
-    if (value.kind === 'cancel' && typeof value.batchId === 'string') return { kind: 'cancel', batchId: value.batchId };
-    if (value.kind === 'catalog') return { kind: 'catalog' };
-  } catch {
-    // Whoever sent it wanted attention: looking for work is cheap.
-  }
-  return { kind: 'work' };
 }
 
 /** An SQS event with one message, as the container's queue adapter makes it. */
