@@ -37,7 +37,7 @@ export async function benchDrain(bed: Bed): Promise<Figure[]> {
     const pairs: { bare: number; ours: number }[] = [];
     const before = await readMetrics(server);
     for (let i = 0; i < PAIRS; i++) {
-      const bare = await bareLoop(upstream.url, concurrency, ITEMS);
+      const bare = await bareLoop(upstream.url, concurrency, ITEMS, WARM_UP);
       pairs.push({ bare, ours: await drainOnce(server, database, ITEMS) });
     }
     const after = await readMetrics(server);

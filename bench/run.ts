@@ -1,9 +1,21 @@
 import { writeFile } from 'node:fs/promises';
 import { cpus, totalmem } from 'node:os';
 import { parseArgs } from 'node:util';
+import { benchCancel } from './cancel.ts';
+import { benchClaim } from './claim.ts';
 import { benchDrain } from './drain.ts';
+import { benchFairness } from './fairness.ts';
+import { benchIdle } from './idle.ts';
+import { benchLimited } from './limited.ts';
 import { benchLimits } from './limits.ts';
+import { benchReplicas } from './replicas.ts';
+import { benchRestart } from './restart.ts';
+import { benchResults } from './results.ts';
 import { benchSlice } from './slice.ts';
+import { benchSlots } from './slots.ts';
+import { benchStart } from './start.ts';
+import { benchStatus } from './status.ts';
+import { benchSubmit } from './submit.ts';
 import { type Bed, createBed } from './support/bed.ts';
 import { type Figure, isMet } from './support/figure.ts';
 import { renderFigures } from './support/table.ts';
@@ -12,9 +24,21 @@ import { renderFigures } from './support/table.ts';
 // writes all figures to bench-results.json (--json elsewhere). A missed target does not fail the run, a broken section does.
 
 const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
-  slice: () => benchSlice(),
   drain: benchDrain,
+  slots: benchSlots,
+  replicas: benchReplicas,
+  fairness: benchFairness,
+  limited: benchLimited,
   'limit-decisions': () => benchLimits(),
+  slice: () => benchSlice(),
+  submit: benchSubmit,
+  status: benchStatus,
+  results: benchResults,
+  cancel: benchCancel,
+  claim: benchClaim,
+  restart: benchRestart,
+  start: benchStart,
+  idle: benchIdle,
 };
 
 const { values, positionals } = parseArgs({

@@ -1,3 +1,4 @@
+import { once } from 'node:events';
 import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
 import { awsOf, openPayloads, openQueue } from './app-clients.ts';
 import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
@@ -161,7 +162,8 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
         const parts = startWorker();
         worker = parts.worker;
         sweeper = parts.sweeper;
-        await worker.started;
+        // A stop does not wait for a start that waits for the database.
+        await Promise.race([worker.started, once(stopping.signal, 'abort')]);
         return null;
       },
     },

@@ -6,15 +6,18 @@ import { itemBody, UPSTREAM_KEY } from './items.ts';
 
 /**
  * What drains are compared with: the same bodies over the same number of connections, by nothing but undici, in a
- * process of its own. Gives milliseconds for `items` calls, after some to warm up.
+ * process of its own. Gives milliseconds for `items` calls, after `warmUp` of them that do not count.
  */
-export async function bareLoop(upstreamUrl: string, connections: number, items: number): Promise<number> {
-  const args = [import.meta.filename, upstreamUrl, String(connections), String(items)];
+export async function bareLoop(
+  upstreamUrl: string,
+  connections: number,
+  items: number,
+  warmUp: number,
+): Promise<number> {
+  const args = [import.meta.filename, upstreamUrl, String(connections), String(items), String(warmUp)];
   const { stdout } = await promisify(execFile)(process.execPath, args);
   return Number(stdout);
 }
-
-const WARM_UP = 2000;
 
 async function loop(pool: Pool, bodies: readonly string[], connections: number): Promise<void> {
   const headers = { 'content-type': 'application/json', authorization: `Bearer ${UPSTREAM_KEY}` };
@@ -31,10 +34,11 @@ async function loop(pool: Pool, bodies: readonly string[], connections: number):
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
-  const [url, connections, items] = [process.argv[2]!, Number(process.argv[3]), Number(process.argv[4])];
+  const url = process.argv[2]!;
+  const [connections, items, warmUp] = process.argv.slice(3).map(Number) as [number, number, number];
   const pool = new Pool(url, { connections });
   const bodies = Array.from({ length: items }, (_, i) => itemBody(i));
-  await loop(pool, bodies.slice(0, WARM_UP), connections);
+  await loop(pool, bodies.slice(0, warmUp), connections);
   const start = performance.now();
   await loop(pool, bodies, connections);
   process.stdout.write(String(performance.now() - start));

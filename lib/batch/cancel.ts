@@ -2,10 +2,10 @@ import { reasonOf } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { WakeQueue } from '../queue/queue.ts';
 import { cancelBatchRow } from '../store/cancel.sql.ts';
-import type { Db } from '../store/db.ts';
+import type { Database } from '../store/db.ts';
 
 export interface CancelDeps {
-  db: Db;
+  db: Database;
   queue: WakeQueue;
   log: Log;
   instance: string;
@@ -14,12 +14,13 @@ export interface CancelDeps {
 }
 
 /**
- * Cancels a batch: Status, its available items and their usage events in one statement; running items are aborted on every
+ * Cancels a batch: Status, its available items and their usage events in one transaction; running items are aborted on every
  * replica (here at once, elsewhere by a notification, or with the next beat should that be lost). Idempotent; a finished
  * batch keeps its results. Gives false when the owner has no such batch on this surface.
  */
 export async function cancelBatch(deps: CancelDeps, owner: string, surface: string, id: string): Promise<boolean> {
-  const found = await cancelBatchRow(deps.db, { id, owner, surface, instance: deps.instance });
+  const { instance } = deps;
+  const found = await deps.db.transaction((tx) => cancelBatchRow(tx, { id, owner, surface, instance }));
   if (!found) return false;
   deps.abortHere(id);
   try {

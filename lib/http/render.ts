@@ -56,7 +56,7 @@ function isDatabaseAway(error: unknown): boolean {
   if (state !== undefined) return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53');
   const code = (error as { code?: unknown } | null)?.code;
   if (typeof code === 'string') return /^E(CONNREFUSED|CONNRESET|PIPE|HOSTUNREACH|NETUNREACH|TIMEDOUT)$/.test(code);
-  return /^(Connection terminated|timeout exceeded when trying to connect|timeout expired|Client has encountered)/.test(
+  return /^(Connection terminated|Query read timeout|timeout exceeded when trying to connect|timeout expired|Client has encountered)/.test(
     reasonOf(error),
   );
 }

@@ -9,6 +9,7 @@ import { postgresAccount } from './account.ts';
 import { findBinaries } from './binaries.ts';
 import { bringUp } from './bring-up.ts';
 import { ensureCluster, ROLE } from './cluster.ts';
+import { serverDsn } from './find.ts';
 import {
   type PostmasterOptions,
   readPidFile,
@@ -56,8 +57,7 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<Embedded>
   const port = await choosePort(cluster);
   const logFile = join(dataDir, 'postgres.log');
   const postmaster: PostmasterOptions = { program: binaries.postgres, cluster, account, port, logFile };
-  const address = port === null ? `${encodeURIComponent(cluster)}:${SOCKET_PORT}` : `127.0.0.1:${port}`;
-  const server = `postgres://${ROLE}:${password}@${address}`;
+  const server = serverDsn(cluster, port, password);
 
   const stop = await supervise((signal) => bringUp(`${server}/postgres`, postmaster, log, signal), log);
   return {

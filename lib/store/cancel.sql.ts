@@ -2,19 +2,26 @@ import type { Db } from './db.ts';
 import { RECORD_UNSENT } from './unsent.sql.ts';
 
 /**
- * Cancels a batch of this owner in one statement: sets Status, removes the claim cursor (so that no fresh item can be
- * claimed any more), moves available items to `cancelled` with their usage events, and completes the batch when none
- * runs. Idempotent. Gives false when there is no such batch.
+ * Cancels a batch of this owner: sets Status, removes the claim cursor (so that no fresh item can be claimed any more),
+ * moves available items to `cancelled` with their usage events, and completes the batch when none runs; all of that in
+ * one statement. It runs in a transaction that locks the batch before: a statement sees items as they were when it began,
+ * and a release may commit while it waits for the lock. Idempotent. Gives false when there is no such batch.
  */
 export async function cancelBatchRow(
-  db: Db,
+  tx: Db,
   batch: { id: string; owner: string; surface: string; instance: string },
 ): Promise<boolean> {
-  const result = await db.query<{ found: boolean }>({
+  const locked = await tx.query({
+    name: 'lock_batch',
+    text: 'select id from batches where id = $1::uuid and owner = $2::text and surface = $3::text for update',
+    values: [batch.id, batch.owner, batch.surface],
+  });
+  if (locked.rows.length === 0) return false;
+  await tx.query({
     name: 'cancel_batch',
     text: `
       with locked as materialized (
-        select id from batches where id = $2::uuid and owner = $3::text and surface = $4::text for update
+        select id from batches where id = $2::uuid
       ), cursor_gone as (
         delete from batch_cursors c using locked l where c.batch_id = l.id returning 1
       ), updated as (
@@ -30,8 +37,8 @@ export async function cancelBatchRow(
         from locked l where b.id = l.id
         returning b.id
       )
-      select exists (select from marked) as found`,
-    values: [batch.instance, batch.id, batch.owner, batch.surface],
+      select count(*) from marked`,
+    values: [batch.instance, batch.id],
   });
-  return result.rows[0]!.found;
+  return true;
 }

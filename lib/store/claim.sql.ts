@@ -1,6 +1,7 @@
 import type { BatchContext } from '../batch/batch.ts';
 import { plainArray } from './arrays.ts';
 import type { Db } from './db.ts';
+import { WORKER_LIMIT_MS } from './silence.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
 
 /** One batch that has items to claim or running, as the planner sees it. */
@@ -54,6 +55,7 @@ export async function readOpenWork(db: Db): Promise<OpenWork> {
       where b.completed_at is null and b.status = 'queued'
         and (b.expires_at is null or b.expires_at > clock_timestamp())`,
     values: [],
+    withinMs: WORKER_LIMIT_MS,
   });
   let nextDueMs: number | null = null;
   const batches = result.rows.map((row) => {
@@ -81,7 +83,8 @@ export interface ClaimedRow {
 /**
  * Claims for `workerId`: of each batch in `batchIds` the next `counts[i]` fresh items, and up to `due` released items
  * whose time has come, oldest first. One statement. Another claim's batches and items are skipped, not waited for; a
- * worker without a lease row gets nothing. Gives the rows in (batch, idx) order and the catalogue version.
+ * worker without a lease row gets nothing, and the row is locked against a rescue that would not see what is claimed
+ * beside it (beats do not wait for that lock). Gives the rows in (batch, idx) order and the catalogue version.
  */
 export async function claimItems(
   db: Db,
@@ -93,12 +96,14 @@ export async function claimItems(
   const result = await db.query<{ version: number; items: string | null }>({
     name: 'claim_items',
     text: `
-      with wanted as (
+      with lease as materialized (
+        select id from workers where id = $1::uuid for key share
+      ), wanted as (
         select w.batch_id, w.n from unnest($2::uuid[], $3::int[]) as w(batch_id, n)
       ), picked as materialized (
         select c.batch_id, c.next_idx, least(w.n, c.total_items - c.next_idx) as n, c.total_items
         from batch_cursors c join wanted w on w.batch_id = c.batch_id
-        where exists (select from workers where id = $1::uuid)
+        where exists (select from lease)
         order by c.batch_id
         for update of c skip locked
       ), advanced as (
@@ -118,8 +123,9 @@ export async function claimItems(
       ), waiting as materialized (
         select i.batch_id, i.idx from batch_items i
         where i.not_before <= clock_timestamp() and i.state = 'available'
-          and exists (select from workers where id = $1::uuid)
-          and exists (select from batches b where b.id = i.batch_id and b.status = 'queued')
+          and exists (select from lease)
+          and exists (select from batches b where b.id = i.batch_id and b.status = 'queued'
+            and (b.expires_at is null or b.expires_at > clock_timestamp()))
         order by i.not_before
         limit $4::int
         for update of i skip locked
@@ -137,6 +143,7 @@ export async function claimItems(
           load_failures), ';' order by batch_id, idx) as items
       from claimed`,
     values: [workerId, batchIds, counts, due],
+    withinMs: WORKER_LIMIT_MS,
   });
   const { version, items } = result.rows[0]!;
   return { catalogVersion: version, rows: items === null ? [] : items.split(';').map(parseClaimed) };

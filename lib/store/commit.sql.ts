@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { TOKEN_PARTS, type UsageFacts } from '../usage/event.ts';
 import { plainArray, sparseArray, sparseTextArray, textArray } from './arrays.ts';
 import type { Db } from './db.ts';
+import { WORKER_LIMIT_MS } from './silence.ts';
 
 /** One outcome as the commit statement takes it. */
 export interface OutcomeRow {
@@ -127,6 +128,7 @@ export async function commitOutcomes(
   const parts = TOKEN_PARTS.map((part) => sparseArray(usage.map((u) => u.tokens?.[part] ?? null)));
   const result = await db.query<{ committed: number; finished: string | null }>({
     name: 'commit_outcomes',
+    withinMs: WORKER_LIMIT_MS,
     text: COMMIT,
     values: [
       group.workerId,

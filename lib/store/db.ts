@@ -1,5 +1,6 @@
 import pg from 'pg';
 import type { Log } from '../log.ts';
+import { NO_LIMIT_MS, type SilenceWatch, STATEMENT_LIMIT_MS, watchSilence } from './silence.ts';
 
 // bigint and numeric columns come back as numbers: every int8 of this schema that is read so stays below 2^53.
 // Money is read with an explicit ::text cast instead.
@@ -21,6 +22,8 @@ export interface Statement {
   values: readonly unknown[];
   /** Reads much of a large table: see OLTP_OPTIONS. */
   analytic?: true;
+  /** Silence after which its connection is given up (STATEMENT_LIMIT_MS); an `analytic` one has no limit. */
+  withinMs?: number;
 }
 
 /**
@@ -55,6 +58,7 @@ export function createDb(options: DbOptions): Database {
     connectionTimeoutMillis: 10_000,
     idleTimeoutMillis: 60_000,
     keepAlive: true,
+    query_timeout: STATEMENT_LIMIT_MS,
     types,
     ...(options.prepared ? { options: OLTP_OPTIONS } : {}),
   });
@@ -62,27 +66,43 @@ export function createDb(options: DbOptions): Database {
   pool.on('connect', (client) => {
     client.on('error', () => {}); // the query in flight reports it; without a listener it would end the process
   });
+  const silence = watchSilence(pool);
   const on = (client: pg.Pool | pg.PoolClient): Db => ({
-    query: (statement) =>
-      client.query({
+    query: (statement) => {
+      const config: pg.QueryConfig & { query_timeout: number } = {
         ...(options.prepared ? { name: statement.name } : {}),
         text: statement.text,
         values: statement.values as unknown[],
-      }),
+        query_timeout: statement.analytic ? NO_LIMIT_MS : (statement.withinMs ?? STATEMENT_LIMIT_MS),
+      };
+      return client.query(config);
+    },
   });
   const run = on(pool);
+  const watched = async <T>(work: () => Promise<T>): Promise<T> => {
+    const since = performance.now();
+    try {
+      return await work();
+    } catch (error) {
+      silence.suspect(error, since);
+      throw error;
+    }
+  };
   return {
-    async query(statement) {
-      if (!statement.analytic || !options.prepared) return run.query(statement);
-      return once(pool, on, async (tx) => {
-        await tx.query({ name: 'allow_seqscan', text: 'set local enable_seqscan = on', values: [] });
-        return tx.query(statement);
-      });
+    query(statement) {
+      if (!statement.analytic) return watched(() => run.query(statement));
+      const allowSeqscan = { name: 'allow_seqscan', text: 'set local enable_seqscan = on', values: [] };
+      return watched(() =>
+        once({ pool, on, silence, excused: true }, async (tx) => {
+          if (options.prepared) await tx.query(allowSeqscan);
+          return tx.query(statement);
+        }),
+      );
     },
     async transaction(work) {
       for (let attempt = 1; ; attempt++) {
         try {
-          return await once(pool, on, work);
+          return await watched(() => once({ pool, on, silence, excused: false }, work));
         } catch (error) {
           if (attempt >= 5 || !isRetryable(error)) throw error;
         }
@@ -92,8 +112,17 @@ export function createDb(options: DbOptions): Database {
   };
 }
 
-async function once<T>(pool: pg.Pool, on: (c: pg.PoolClient) => Db, work: (tx: Db) => Promise<T>): Promise<T> {
+interface Session {
+  pool: pg.Pool;
+  on(client: pg.PoolClient): Db;
+  silence: SilenceWatch;
+  /** Its statements may take long. */
+  excused: boolean;
+}
+
+async function once<T>({ pool, on, silence, excused }: Session, work: (tx: Db) => Promise<T>): Promise<T> {
   const client = await pool.connect();
+  if (excused) silence.excuse(client, true);
   let broken: Error | undefined;
   try {
     await client.query('begin');
@@ -105,6 +134,7 @@ async function once<T>(pool: pg.Pool, on: (c: pg.PoolClient) => Db, work: (tx: D
     if (!broken) await client.query('rollback').catch((failure: Error) => (broken = failure));
     throw error;
   } finally {
+    silence.excuse(client, false);
     client.release(broken);
   }
 }

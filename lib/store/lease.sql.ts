@@ -3,6 +3,8 @@ import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
 
 /** Silence after which a worker's items are rescued, and the grace after a start of Postgres (design section 3). */
 export const LEASE_SECONDS = 30;
+/** A beat has to notice a silent connection early enough that another one goes out within the lease. */
+const BEAT_WITHIN_MS = 10_000;
 
 /** Makes the lease of a new worker id. */
 export async function insertWorker(db: Db, id: string, instance: string): Promise<void> {
@@ -58,6 +60,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
         exists (select from batch_cursors) or exists (select from batch_items where not_before <= clock_timestamp())
           as work_due`,
     values: [id, batchIds, LEASE_SECONDS],
+    withinMs: BEAT_WITHIN_MS,
   });
   const row = result.rows[0]!;
   return {

@@ -10,6 +10,7 @@ import {
   recordMigration,
   schemaVersion,
 } from './schema-migrations.sql.ts';
+import { NO_LIMIT_MS } from './silence.ts';
 
 /** Where the numbered files are when the sources run as they are; a bundle passes its own folder. */
 const MIGRATIONS = fileURLToPath(new URL('../../migrations', import.meta.url));
@@ -62,7 +63,7 @@ async function applyOne(db: Database, migration: Migration, folder: string): Pro
     if ((await appliedMigrations(tx)).has(migration.version)) return false;
     try {
       // No parameters: several statements are then sent as one simple query.
-      await tx.query({ name: migration.name, text, values: [] });
+      await tx.query({ name: migration.name, text, values: [], withinMs: NO_LIMIT_MS });
     } catch (error) {
       throw named(error, migration.name);
     }

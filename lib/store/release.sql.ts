@@ -1,5 +1,6 @@
 import { plainArray } from './arrays.ts';
 import type { Db } from './db.ts';
+import { WORKER_LIMIT_MS } from './silence.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
 
 /** An item that goes back to `available`: after a stop, an unreadable input, an open breaker, a retry. */
@@ -29,6 +30,7 @@ export async function releaseItems(
 ): Promise<{ finished: string[] }> {
   const result = await db.query<{ finished: string | null }>({
     name: 'release_items',
+    withinMs: WORKER_LIMIT_MS,
     text: `
       with input as (
         select * from unnest($3::uuid[], $4::int[], $5::int[], $6::float8[], $7::int[], $8::int[], $9::int[], $10::bool[])

@@ -43,16 +43,16 @@ export interface UsageFilter {
 }
 
 /** How many parameters `MATCHES` takes: those of a statement's own follow. */
-export const FILTER_PARAMETERS = 36;
+export const FILTER_PARAMETERS = 37;
 
 /**
- * Condition on `usage_events e`, parameters $1 to $36. Planned anew for each call, so that what is not filtered by folds
+ * Condition on `usage_events e`, parameters $1 to $37. Planned anew for each call, so that what is not filtered by folds
  * away and partitions of batches that came after `to` are not opened (a batch cannot be younger than its events; the day
  * is for clocks of replicas that made the ids).
  */
 export const MATCHES = `
   e.ts >= $1::timestamptz and e.ts < $2::timestamptz
-  and e.batch_id < uuidv7_floor($2::timestamptz + interval '1 day')
+  and e.batch_id < $37::uuid
   and ($4::int[] is null or e.status = any($4::int[]))
   and ($5::int[] is null or e.status / 100 = any($5::int[]))
   and ($6::int is null or e.status >= $6::int)
@@ -95,7 +95,7 @@ export const MATCHES = `
         and ($35::text[] is null or a.credential_id = any($35::text[]))
         and ($36::text[] is null or a.owner = any($36::text[]))))`;
 
-/** Values of $1 to $36. */
+/** Values of $1 to $37. */
 export function filterValues(f: UsageFilter): unknown[] {
   return [
     f.from,
@@ -134,5 +134,16 @@ export function filterValues(f: UsageFilter): unknown[] {
     f.credential_kind,
     f.credential_id,
     f.relay_key_hash,
+    youngestBatch(f.to),
   ];
+}
+
+const DAY_MS = 86_400_000;
+
+/** Smaller than the id of any batch that was made more than a day after `to`. */
+function youngestBatch(to: Date): string {
+  const hex = Math.min(to.getTime() + DAY_MS, 0xffff_ffff_ffff)
+    .toString(16)
+    .padStart(12, '0');
+  return `${hex.slice(0, 8)}-${hex.slice(8)}-0000-0000-000000000000`;
 }

@@ -19,14 +19,18 @@ export async function insertAttribution(db: Db, batchId: string): Promise<void> 
 }
 
 /**
- * Makes the transaction one for reports and gives the database's time (epoch ms, with a fraction). Plans are made for the
- * parameters at hand, since most filters fold away; a million rows are worth two workers even where they are off.
+ * Makes the transaction one for reports, with one view of the data for all its statements, and gives the database's time
+ * (epoch ms with a fraction). Plans are made for the parameters at hand, since most filters fold away.
  */
 export async function beginReport(tx: Db): Promise<number> {
-  const result = await tx.query<{ now: number }>({
+  await tx.query({
     name: 'begin_usage_report',
+    text: 'set transaction isolation level repeatable read, read only',
+    values: [],
+  });
+  const result = await tx.query<{ now: number }>({
+    name: 'configure_usage_report',
     text: `select set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true),
-        set_config('max_parallel_workers_per_gather', '2', true), set_config('work_mem', '64MB', true),
         (extract(epoch from clock_timestamp()) * 1000)::float8 as now`,
     values: [],
   });

@@ -54,7 +54,7 @@ function member(value: unknown, name: string): unknown {
 const USUAL = /^[a-z_]{1,32}$/;
 
 function reasonText(value: unknown): string | null {
-  if (typeof value !== 'string') return null;
+  if (typeof value !== 'string' || value === '') return null;
   return USUAL.test(value) ? value : cutText(value);
 }
 

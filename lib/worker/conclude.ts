@@ -3,7 +3,7 @@ import type { Clock } from '../clock.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import type { BucketRule } from '../limits/rules.ts';
 import type { Candidate } from '../routing/plan.ts';
-import { failureOf } from '../upstream/attempt-policy.ts';
+import { failureOf, nextBinding } from '../upstream/attempt-policy.ts';
 import type { CallClass, CallResult } from '../upstream/outcome.ts';
 import { price } from '../usage/cost.ts';
 import type { ErrorKind, UsageFacts } from '../usage/event.ts';
@@ -57,7 +57,9 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   const { last } = run;
   const spent = { attempts: item.attempts + run.calls };
   if (last?.result.class === 'success') return success(run, last);
-  if (deps.aborted || last?.result.class === 'aborted') return released(item, 0, spent);
+  // An abort that came after a final answer changes nothing of it.
+  const open = last === null || nextBinding(last.result.class);
+  if ((deps.aborted && open) || last?.result.class === 'aborted') return released(item, 0, spent);
   if (last === null) return unsent(deps, run);
 
   const timedOut = RETRYABLE.has(last.result.class) && deps.clock.monotonic() >= run.deadline;

@@ -5,7 +5,7 @@ import type { Log } from '../log.ts';
 import type { Claimer } from './claim.ts';
 import type { FinalItem, GroupCommit } from './commit.ts';
 import type { Loaded } from './load.ts';
-import { cancelled, type Outcome, released } from './outcome.ts';
+import { cancelled, type Outcome, refused, released } from './outcome.ts';
 import { createReadyQueue, type Waiting } from './ready.ts';
 import type { Releases } from './releases.ts';
 
@@ -16,6 +16,8 @@ const LOAD_BYTES = 8 * 1024 * 1024;
 /** An item that got no slot for this long goes back: the upstream has become slow, and another replica may be idle. */
 const READY_MAX_MS = 10_000;
 const FINISHED_WINDOW_MS = 250;
+/** Runs that may fail by a fault of our own before the item does: each may have been a call upstream. */
+const MAX_FAULTS = 3;
 
 /** Judges and runs items; what the engine needs of `prepare.ts` and `run.ts`. */
 export interface ItemRunner<Ready extends Waiting> {
@@ -35,6 +37,8 @@ export interface EngineDeps<Ready extends Waiting> {
   concurrency: number;
   /** The lease is good and the stores take writes. */
   mayClaim(): boolean;
+  /** The lease is not so old that others may have the items by now. */
+  mayRun(): boolean;
   workerId(): string;
   claimer: Claimer;
   load(items: readonly ClaimedItem[]): Promise<Loaded[]>;
@@ -63,8 +67,11 @@ export interface Engine {
   tidy(): void;
   running(): number;
   waiting(): number;
-  /** Stops claiming, lets running items finish until the deadline, aborts and releases the rest, flushes. */
-  stop(deadlineMs: number): Promise<void>;
+  /**
+   * Stops claiming, lets running items finish until the deadline, aborts and releases the rest, flushes. False when items
+   * may be left that the database says are this worker's: its lease must then stay for a rescue to find them.
+   */
+  stop(deadlineMs: number): Promise<boolean>;
 }
 
 type Why = 'cancelled' | 'stopped' | 'lost';
@@ -145,7 +152,8 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
         if (generation !== mine) continue;
         for (const item of items) hold(item);
         unread = unread.concat(items);
-        if (items.length > 0) void load();
+        if (stopping) giveBackUnread();
+        else if (items.length > 0) void load();
         if (nextDueMs !== null) wakeIn(nextDueMs);
         if (!more && !wakeAgain) break;
       }
@@ -156,11 +164,13 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       wakeIn(500);
     } finally {
       claiming = false;
+      checkQuiet();
     }
   };
 
   const wakeIn = (ms: number) => {
     const at = deps.clock.monotonic() + Math.min(Math.max(ms, 1), 60_000);
+    if (stopping) return;
     if (dueTimer !== null && at >= dueAt) return;
     if (dueTimer !== null) clearTimeout(dueTimer);
     dueAt = at;
@@ -203,6 +213,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       }
     } finally {
       loading = false;
+      checkQuiet();
     }
   };
 
@@ -218,7 +229,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   };
 
   const fill = () => {
-    if (stopping) return giveBack(ready.drain());
+    if (stopping || !deps.mayRun()) return giveBack(ready.drain());
     while (running.size < deps.concurrency) {
       const next = ready.take();
       if (!next) break;
@@ -241,7 +252,9 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       (outcome) => finish(mine, item, slot, outcome),
       (error) => {
         deps.log.error({ err: reasonOf(error), batch: item.batch.id, idx: item.idx }, 'item failed unexpectedly');
-        finish(mine, item, slot, released(item, 5000, { loadFailed: true }));
+        const again = item.loadFailures + 1 < MAX_FAULTS;
+        const outcome = again ? released(item, 5000, { loadFailed: true }) : refused(item, 'internal', 'internal');
+        finish(mine, item, slot, outcome);
       },
     );
   };
@@ -258,7 +271,12 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
         : outcome;
     record(item, stays);
     fill();
-    if (running.size === 0) for (const resolve of idle.splice(0)) resolve();
+    checkQuiet();
+  };
+
+  const isQuiet = () => running.size === 0 && !claiming && !loading;
+  const checkQuiet = () => {
+    if (stopping && isQuiet()) for (const resolve of idle.splice(0)) resolve();
   };
 
   const record = (item: ClaimedItem, outcome: Outcome) => {
@@ -271,6 +289,10 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     if (entries.length === 0) return;
     deps.runner.abandon(entries);
     for (const { item } of entries) record(item, released(item, 0));
+  };
+
+  const giveBackUnread = () => {
+    for (const item of unread.splice(0)) record(item, released(item, 0));
   };
 
   const abort = (why: Why, batchId?: string) => {
@@ -304,14 +326,15 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     dropAll() {
       generation++;
       abort('lost');
+      ready.drain();
+      for (const item of running.keys()) ready.done(item);
       running.clear();
-      for (const entry of ready.drain()) ready.done(entry.item);
       unread = [];
       preparing = 0;
       held.clear();
       unsure = false;
       cancelledBatches.clear();
-      for (const resolve of idle.splice(0)) resolve();
+      checkQuiet();
     },
     tidy() {
       const since = deps.clock.monotonic() - READY_MAX_MS;
@@ -326,12 +349,12 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       stopping = true;
       if (dueTimer !== null) clearTimeout(dueTimer);
       giveBack(ready.drain());
-      for (const item of unread.splice(0)) record(item, released(item, 0));
-      const quiet = () => (running.size === 0 ? Promise.resolve() : new Promise<void>((resolve) => idle.push(resolve)));
+      giveBackUnread();
       const timer = setTimeout(() => abort('stopped'), deadlineMs);
-      await quiet();
+      if (!isQuiet()) await new Promise<void>((resolve) => idle.push(resolve));
       clearTimeout(timer);
       await Promise.all([deps.commits.flush(), deps.releases.flush()]);
+      return held.size === 0 && !unsure;
     },
   };
 }

@@ -34,14 +34,16 @@ export interface Lease {
   id(): string | null;
   /** A lease stands and has been renewed within 20 s. */
   healthy(): boolean;
+  /** A lease stands and has been renewed within 30 s: what it holds is still ours. */
+  stands(): boolean;
   /** False for 30 s after this replica missed beats itself. */
   mayRescue(): boolean;
   /** The database's clock, epoch ms, estimated from the last beat. */
   dbNow(): number;
   /** Beats at once, out of turn; joins a beat under way. */
   beatNow(): Promise<void>;
-  /** Stops beating and deletes the lease row. Nothing may be held any more. */
-  stop(): Promise<void>;
+  /** Stops beating; deletes the lease row when nothing is held any more, else leaves it for a rescue. */
+  stop(clean: boolean): Promise<void>;
 }
 
 /**
@@ -113,14 +115,15 @@ export function createLease(deps: LeaseDeps): Lease {
   return {
     id: () => workerId,
     healthy: () => registered && deps.clock.monotonic() - lastBeat < STOP_CLAIMING_MS,
+    stands: () => registered && deps.clock.monotonic() - lastBeat < GIVE_UP_MS,
     mayRescue: () => deps.clock.monotonic() - gapEnded > NO_RESCUE_AFTER_GAP_MS,
     dbNow: () => deps.clock.now() + offset,
     beatNow,
-    async stop() {
+    async stop(clean) {
       stopped = true;
       clearInterval(timer);
       await beating;
-      if (registered && workerId !== null) await deleteWorker(deps.db, workerId).catch(() => {});
+      if (clean && registered && workerId !== null) await deleteWorker(deps.db, workerId).catch(() => {});
       registered = false;
     },
   };

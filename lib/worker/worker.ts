@@ -1,5 +1,5 @@
 import type { Catalog } from '../catalog/catalog.ts';
-import type { Clock } from '../clock.ts';
+import { type Clock, sleep } from '../clock.ts';
 import { reasonOf } from '../errors.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import { reserve } from '../limits/reserve.ts';
@@ -71,6 +71,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   const { db, clock, log, instance } = deps;
   let blocked = false;
   let ready = false;
+  const stopping = new AbortController();
   let markStarted: () => void = () => {};
   const started = new Promise<void>((resolve) => {
     markStarted = resolve;
@@ -141,11 +142,25 @@ export function createWorker(deps: WorkerDeps): Worker {
       commits.useWorker(workerId);
       releases.useWorker(workerId);
       if (ready) engine.wake();
-      else void begin(workerId);
+      else void begin();
     },
   });
-  const begin = async (workerId: string) => {
-    await deps.onFirstLease(workerId);
+  let beginning = false;
+  const begin = async () => {
+    if (beginning) return;
+    beginning = true;
+    for (let failures = 0; !stopping.signal.aborted; failures++) {
+      try {
+        const workerId = lease.id();
+        if (workerId !== null) {
+          await deps.onFirstLease(workerId);
+          break;
+        }
+      } catch (error) {
+        log.warn({ err: reasonOf(error) }, 'start of the worker waits for the database');
+      }
+      await sleep(Math.min(1000, 50 * 2 ** failures), stopping.signal);
+    }
     ready = true;
     markStarted();
     engine.wake();
@@ -167,6 +182,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     log,
     concurrency: deps.concurrency,
     mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
+    mayRun: lease.stands,
     workerId: () => lease.id()!,
     claimer: createClaimer({
       db,
@@ -192,10 +208,11 @@ export function createWorker(deps: WorkerDeps): Worker {
     started,
     figures: () => ({ running: engine.running(), waiting: engine.waiting(), committing: commits.size() }),
     async stop(deadlineMs) {
-      await engine.stop(deadlineMs);
+      stopping.abort();
+      const clean = await engine.stop(deadlineMs);
       clearInterval(breakers);
       await deps.pool.flush();
-      await lease.stop();
+      await lease.stop(clean);
     },
   };
 }

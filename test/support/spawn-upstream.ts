@@ -19,13 +19,13 @@ export interface SpawnedUpstream {
   stop(): Promise<void>;
 }
 
-/** Starts it and waits until it listens. `status` is what every call gets. */
+/** Starts it and waits until it listens. `status` is what every call gets, `answerBytes` the least length of its body. */
 export async function spawnUpstream(
-  options: { port?: number; delayMs?: number; status?: number; countUsers?: boolean } = {},
+  options: { port?: number; delayMs?: number; status?: number; countUsers?: boolean; answerBytes?: number } = {},
 ): Promise<SpawnedUpstream> {
   const script = fileURLToPath(new URL('./upstream-process.ts', import.meta.url));
   const args = ['--port', String(options.port ?? 0), '--delay-ms', String(options.delayMs ?? 0)];
-  args.push('--status', String(options.status ?? 200));
+  args.push('--status', String(options.status ?? 200), '--answer-bytes', String(options.answerBytes ?? 0));
   if (options.countUsers) args.push('--count-users');
   const child = spawn(process.execPath, [script, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
   const exited = once(child, 'exit');

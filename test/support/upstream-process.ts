@@ -6,7 +6,7 @@ import { answerFor } from '../../demo/answers.ts';
  * A fast, obedient upstream in a process of its own, for benches and kill tests: prints its port as the first line.
  * HTTP is read by hand, because node:http itself would be the slower half of a comparison at more than 20,000 req/s.
  *
- *   node test/support/upstream-process.ts [--port 0] [--delay-ms 0] [--status 200] [--count-users]
+ *   node test/support/upstream-process.ts [--port 0] [--delay-ms 0] [--status 200] [--count-users] [--answer-bytes 0]
  *
  * `GET /stats` gives {"requests","connections","open","maxOpen"}; with --count-users also `users`: how often each value of
  * the body's `"user":"..."` was sent, so that a test can tell what was called twice.
@@ -17,10 +17,12 @@ const { values } = parseArgs({
     'delay-ms': { type: 'string', default: '0' },
     status: { type: 'string', default: '200' },
     'count-users': { type: 'boolean', default: false },
+    'answer-bytes': { type: 'string', default: '0' },
   },
 });
 const delayMs = Number(values['delay-ms']);
 const status = Number(values.status);
+const answerBytes = Number(values['answer-bytes']);
 
 const stats = { requests: 0, connections: 0, open: 0, maxOpen: 0 };
 const users = new Map<string, number>();
@@ -32,6 +34,13 @@ function render(code: number, body: string): Buffer {
   return Buffer.from(
     `HTTP/1.1 ${code} X\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`,
   );
+}
+
+/** The answer to calls of `path`, with a text that brings it to --answer-bytes when that is more than it has. */
+function answerTo(path: string): object | null {
+  const found = answerFor(path, 'fake-model', '');
+  if (answerBytes === 0 || found === null) return answerFor(path, 'fake-model');
+  return answerFor(path, 'fake-model', 'x'.repeat(Math.max(0, answerBytes - JSON.stringify(found).length)));
 }
 
 function answer(socket: Socket, path: string, body: Buffer): void {
@@ -48,7 +57,7 @@ function answer(socket: Socket, path: string, body: Buffer): void {
   }
   let bytes = answers.get(path);
   if (bytes === undefined) {
-    const found = answerFor(path, 'fake-model');
+    const found = answerTo(path);
     bytes = found === null ? render(404, '{"error":{"message":"not found"}}') : render(status, JSON.stringify(found));
     answers.set(path, bytes);
   }

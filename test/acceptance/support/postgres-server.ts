@@ -58,7 +58,10 @@ export async function startPostgres(): Promise<PostgresServer> {
     const pid = await runningPostmaster(cluster);
     if (pid === null) return;
     process.kill(pid, SIGNALS[how]);
-    await eventually(() => runningPostmaster(cluster), (running) => running === null);
+    await eventually(
+      () => runningPostmaster(cluster),
+      (running) => running === null,
+    );
   };
 
   await start();

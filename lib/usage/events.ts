@@ -1,0 +1,104 @@
+import { isUuid } from '../clock.ts';
+import type { Database } from '../store/db.ts';
+import { beginReport, type EventPosition, type EventRow, listEvents } from '../store/usage.sql.ts';
+import { TOKEN_PARTS } from './event.ts';
+import { jsonInteger } from './json-integer.ts';
+import { badValue, parseFilter, requestId, single, type UsageQuery, wholeNumber } from './query.ts';
+
+const DEFAULT_LIMIT = 100;
+const MAX_LIMIT = 10_000;
+
+/** One usage event as the API shows it: absent values are null, but for cost and breakdown, which are left out. */
+export type EventDocument = ReturnType<typeof documentOf>;
+
+/**
+ * A page of events, newest first by (`ts`, `request_id`). A cursor is the last event of its page, and the start of the period
+ * with it: later pages neither repeat nor miss an event that was there at the first, whatever is written meanwhile.
+ * Throws ApiError 400.
+ */
+export async function usageEvents(
+  db: Database,
+  asked: UsageQuery,
+): Promise<{ events: EventDocument[]; next_cursor: string | null }> {
+  const limit = wholeNumber(asked.query, 'limit', 1, MAX_LIMIT) ?? DEFAULT_LIMIT;
+  const cursorText = single(asked.query, 'cursor');
+  const cursor = cursorText === null ? null : parseCursor(cursorText);
+  return db.transaction(async (tx) => {
+    const filter = parseFilter(asked, await beginReport(tx));
+    if (cursor) filter.from = cursor.from;
+    const rows = await listEvents(tx, filter, cursor, limit + 1);
+    const page = rows.slice(0, limit);
+    const more = rows.length > limit;
+    return { events: page.map(documentOf), next_cursor: more ? cursorOf(filter.from, page.at(-1)!) : null };
+  });
+}
+
+interface Cursor extends EventPosition {
+  from: Date;
+}
+
+function cursorOf(from: Date, last: EventPosition): string {
+  const text = [from.getTime(), last.ts.getTime(), last.batch_id, last.batch_idx].join(' ');
+  return Buffer.from(text).toString('base64url');
+}
+
+function parseCursor(text: string): Cursor {
+  const parts = Buffer.from(text, 'base64url').toString('latin1').split(' ');
+  const [from, ts, idx] = [parts[0], parts[1], parts[3]].map((part) =>
+    /^-?\d{1,15}$/.test(part ?? '') ? Number(part) : NaN,
+  );
+  const cursor = { from: new Date(from!), ts: new Date(ts!), batch_id: parts[2] ?? '', batch_idx: idx! };
+  const valid = parts.length === 4 && isUuid(cursor.batch_id) && idx! >= 0 && idx! <= 2_147_483_647;
+  if (!valid || Number.isNaN(cursor.from.getTime()) || Number.isNaN(cursor.ts.getTime())) {
+    throw badValue('cursor', 'must be a next_cursor of this call');
+  }
+  return cursor;
+}
+
+function documentOf(row: EventRow) {
+  const after = (ms: number | null) =>
+    row.started_at === null || ms === null ? null : new Date(row.started_at.getTime() + ms).toISOString();
+  const tokens: Record<string, number> = {};
+  for (const part of TOKEN_PARTS) {
+    const count = row[`tokens_${part}`];
+    if (count !== null) tokens[part] = count;
+  }
+  return {
+    request_id: requestId(row.batch_id, row.batch_idx),
+    batch_id: row.batch_id,
+    batch_idx: row.batch_idx,
+    source: 'batch',
+    ts: row.ts.toISOString(),
+    status: row.status,
+    duration_ms: row.duration_ms,
+    timing: {
+      start: row.started_at?.toISOString() ?? null,
+      response_start: after(row.response_start_ms),
+      response_end: after(row.response_end_ms),
+    },
+    attempts: row.attempts,
+    finish_reason: row.finish_reason,
+    error_kind: row.error_kind,
+    error_message: row.error_message,
+    requested_model: row.requested_model,
+    model: row.model,
+    provider: row.provider,
+    host: row.host,
+    host_key: row.host_key,
+    policy: row.policy,
+    project: row.project,
+    team: row.team,
+    principal_kind: row.principal_kind,
+    principal_id: row.principal_id,
+    credential_kind: row.credential_kind,
+    credential_id: row.credential_id,
+    relay_key_hash: row.owner,
+    adapter: row.adapter,
+    tokens,
+    ...(row.cost_nanos === null ? {} : { cost_nanos: jsonInteger(row.cost_nanos) }),
+    ...(row.cost_breakdown === null ? {} : { cost_breakdown: row.cost_breakdown }),
+    pricing: row.pricing,
+    resolved_via: row.resolved_via,
+    instance: row.instance,
+  };
+}
