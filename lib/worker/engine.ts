@@ -45,6 +45,11 @@ export interface EngineDeps<Ready extends Waiting> {
   runner: ItemRunner<Ready>;
   commits: GroupCommit;
   releases: Releases;
+  /**
+   * Nothing is held, and the last claim found nothing or none may be made; `nextDueMs` until a released item may run, null
+   * when none waits. May be called again and again.
+   */
+  onRest?: (nextDueMs: number | null) => void;
 }
 
 export interface Engine {
@@ -101,6 +106,11 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   let dueTimer: NodeJS.Timeout | null = null;
   let dueAt = 0;
   const idle: (() => void)[] = [];
+  let nextDue: number | null = null;
+
+  const checkRest = () => {
+    if (deps.onRest && held.size === 0 && !claiming && !unsure && !stopping) deps.onRest(nextDue);
+  };
 
   const hold = ({ batch, idx }: ClaimedItem) => {
     const items = held.get(batch.id);
@@ -154,6 +164,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
         unread = unread.concat(items);
         if (stopping) giveBackUnread();
         else if (items.length > 0) void load();
+        nextDue = nextDueMs;
         if (nextDueMs !== null) wakeIn(nextDueMs);
         if (!more && !wakeAgain) break;
       }
@@ -165,6 +176,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     } finally {
       claiming = false;
       checkQuiet();
+      checkRest();
     }
   };
 
@@ -317,9 +329,11 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     settled(items) {
       for (const { item } of items) unhold(item);
       if (room(false) > 0) void claim();
+      checkRest();
     },
     letGo(items) {
       for (const item of items) unhold(item);
+      if (deps.onRest) void claim(); // to learn when they are due
     },
     heldBatches: () => [...held.keys()],
     abortAll: () => abort('stopped'),
