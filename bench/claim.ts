@@ -51,6 +51,7 @@ async function createScene(bed: Bed, pending: number): Promise<() => Promise<voi
     instance: 'bench',
     random: Math.random,
     refreshCatalog: async () => {},
+    catalogVersion: () => Number.MAX_SAFE_INTEGER,
     observe: () => {},
   });
   return async () => {

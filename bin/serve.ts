@@ -1,7 +1,7 @@
 import { controlGuard } from '../handlers/admin.ts';
 import { controlRoutes } from '../handlers/control.ts';
 import { nativeHandlers } from '../handlers/native.ts';
-//USAGE import { usageReaders, usageRoutes } from '../handlers/usage.ts';
+import { usageReaders, usageRoutes } from '../handlers/usage.ts';
 import { sqsEvent, worker } from '../handlers/worker.ts';
 import { type App, createApp } from '../lib/app.ts';
 import { generateKey } from '../lib/auth/keys.ts';
@@ -55,10 +55,14 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
   const stop = async () => {
     // New requests are refused at once; the worker's outcomes are flushed before the database goes.
     const closing = Promise.all(servers.map((server) => server.close(config.shutdownDeadlineMs + CLOSE_MS)));
-    await Promise.all([closing, app.stop(config.shutdownDeadlineMs)]);
+    await app.stop(config.shutdownDeadlineMs, closing);
   };
   try {
-    const port = await listen(config.port, [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app))], config.maxRequestBytes);
+    const port = await listen(
+      config.port,
+      [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), ...usageRoutes(app)],
+      config.maxRequestBytes,
+    );
     const controlPort =
       config.controlPort === null
         ? null
@@ -89,7 +93,7 @@ function controlApp(app: App, env: NodeJS.ProcessEnv) {
     generateKey: () => generateKey(clock.random),
     hostKeyHealth: (key: Parameters<typeof keyHealth>[1]) => keyHealth(db, key),
     resetHostKey: pool.reset,
-    usage: {} as never,
+    usage: usageReaders(db),
     metrics: async () => ({ contentType: metrics.registry.contentType, body: await metrics.registry.metrics() }),
   };
 }

@@ -174,6 +174,7 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
         concurrency: Math.max(1, config.concurrency),
         flushMs: config.flushMs,
         itemTimeoutMs: config.itemTimeoutMs,
+        onWorkerLoss: config.onWorkerLoss,
         ...hooks,
         catalog: () => snapshot.current(),
         refreshCatalog: (version) => snapshot.refreshIfNewer(version),

@@ -31,7 +31,7 @@ import type { PayloadStore } from './store/payloads.ts';
 import { createStoreCheck } from './store/shared.ts';
 import { purgeExpiredTokens } from './store/tokens.sql.ts';
 import { createUpstreamClient } from './upstream/client.ts';
-//USAGE import { type BatchUsage, batchUsage } from './usage/batch.ts';
+import { type BatchUsage, batchUsage } from './usage/batch.ts';
 import { type RescueDeps, takeBackFormer } from './worker/rescue.ts';
 import { createSweeper, type Sweeper } from './worker/sweep.ts';
 import { createWorker, type Worker } from './worker/worker.ts';
@@ -67,13 +67,16 @@ export interface App {
   readonly instance: string;
   /** Ends what this replica's own worker holds of a cancelled batch. */
   abortHere(batchId: string): void;
-  batchUsage(batchId: string): Promise<never>;
+  batchUsage(batchId: string): Promise<BatchUsage>;
   /** What a wake-up sets going; the worker handler's own work. */
   wake(wake: Wake): void;
   /** Resolves when the service is ready; rejects with a ConfigError that ends the process. */
   ready: Promise<void>;
-  /** Lets running items finish until the deadline, flushes, ends the lease, closes clients, stops Postgres last. */
-  stop(deadlineMs: number): Promise<void>;
+  /**
+   * Lets running items finish until the deadline, flushes, ends the lease; when `served` has resolved too (the last
+   * request), closes clients and stops Postgres last.
+   */
+  stop(deadlineMs: number, served: Promise<unknown>): Promise<void>;
 }
 
 export interface AppOptions {
@@ -182,6 +185,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       concurrency: config.concurrency,
       flushMs: config.flushMs,
       itemTimeoutMs: config.itemTimeoutMs,
+      onWorkerLoss: config.onWorkerLoss,
       paused: () => readiness.degraded(),
       catalog: () => snapshot.current(),
       refreshCatalog: (version) => snapshot.refreshIfNewer(version),
@@ -280,20 +284,18 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       return instance;
     },
     abortHere: (batchId) => worker?.cancelBatch(batchId),
-    batchUsage: async () => {
-      throw new Error('x');
-    },
+    batchUsage: (batchId) => batchUsage(db, batchId),
     wake(wake) {
       if (wake.kind === 'work') worker?.wake();
       else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);
       else if (readiness.notReady() === null) void snapshot.refresh();
     },
     ready: readiness.done,
-    async stop(deadlineMs) {
+    async stop(deadlineMs, served) {
       stopping.abort();
       await readiness.done.catch(() => {});
       await (await polling)?.stop();
-      await Promise.all([worker?.stop(deadlineMs), sweeper?.stop(), compactor.stop(), storeChecks]);
+      await Promise.all([worker?.stop(deadlineMs), sweeper?.stop(), compactor.stop(), storeChecks, served]);
       await Promise.all([listener.stop(), lock?.release(), client.close(), payloads.close()]);
       wakes.close();
       await db.close();

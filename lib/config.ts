@@ -19,21 +19,14 @@ export const ENVIRONMENT = z.object({
     .min(1)
     .optional()
     .meta({ unit: 'DSN', about: 'Postgres to use. Unset: an embedded one in `RELAY_DATA_DIR`.' }),
-  RELAY_PG_DIRECT_DSN: z
-    .string()
-    .min(1)
-    .optional()
-    .meta({
-      unit: 'DSN',
-      about: 'For LISTEN and migrations. Default: `RELAY_PG_DSN`. Needed behind a transaction-mode pooler.',
-    }),
-  RELAY_PG_PREPARED: z
-    .enum(['auto', 'on', 'off'])
-    .default('auto')
-    .meta({
-      about:
-        'Named prepared statements. `auto`: on unless `RELAY_PG_DIRECT_DSN` names another server than `RELAY_PG_DSN`.',
-    }),
+  RELAY_PG_DIRECT_DSN: z.string().min(1).optional().meta({
+    unit: 'DSN',
+    about: 'For LISTEN and migrations. Default: `RELAY_PG_DSN`. Needed behind a transaction-mode pooler.',
+  }),
+  RELAY_PG_PREPARED: z.enum(['auto', 'on', 'off']).default('auto').meta({
+    about:
+      'Named prepared statements. `auto`: on unless `RELAY_PG_DIRECT_DSN` names another server than `RELAY_PG_DSN`.',
+  }),
   RELAY_PG_POOL: int(1, 200)
     .default(10)
     .meta({ unit: 'connections', about: 'Size of the connection pool of one replica.' }),
@@ -57,15 +50,11 @@ export const ENVIRONMENT = z.object({
     .min(1)
     .optional()
     .meta({ secret: true, about: 'Bearer of the control API. Embedded mode: generated once into the data dir.' }),
-  RELAY_MASTER_KEY: z
-    .string()
-    .min(1)
-    .optional()
-    .meta({
-      secret: true,
-      unit: '32 bytes, base64',
-      about: 'Encrypts stored secrets. Embedded mode: generated once into the data dir.',
-    }),
+  RELAY_MASTER_KEY: z.string().min(1).optional().meta({
+    secret: true,
+    unit: '32 bytes, base64',
+    about: 'Encrypts stored secrets. Embedded mode: generated once into the data dir.',
+  }),
   RELAY_CATALOG: z.string().min(1).optional().meta({ unit: 'path', about: 'YAML file or directory applied at start.' }),
   RELAY_PUBLIC_URL: z
     .url()

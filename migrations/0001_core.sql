@@ -93,7 +93,7 @@ create table batch_items (
 ) with (fillfactor = 45);
 
 -- Released items only: claims find them here without walking their batch.
-create index batch_items_released on batch_items (not_before, batch_id, idx) where not_before is not null;
+create index batch_items_released on batch_items (batch_id, not_before, idx) where not_before is not null;
 
 create table segment_refs (
   segment_id uuid not null,

@@ -73,6 +73,7 @@ export async function compactBatch(deps: CompactDeps, batchId: string): Promise<
   const index: PayloadRef = { kind: 'index', id };
   const records = Buffer.alloc(batch.totalItems * INDEX_RECORD_BYTES);
   let count = 0;
+  let length = 0;
 
   async function* document(): AsyncGenerator<Buffer> {
     yield Buffer.from(DOCUMENT_HEAD);
@@ -91,20 +92,22 @@ export async function compactBatch(deps: CompactDeps, batchId: string): Promise<
           yield comma;
           offset++;
         }
-        const length = head.length + (body?.length ?? 0) + tail.length;
-        writeIndexRecord(records, count, { offset, length, state });
+        const size = head.length + (body?.length ?? 0) + tail.length;
+        writeIndexRecord(records, count, { offset, length: size, state });
         yield head;
         if (body) yield body;
         if (tail.length > 0) yield tail;
-        offset += length;
+        offset += size;
         count++;
       }
     }
     if (count !== batch!.totalItems) throw new Error('batch is gone or has a gap');
     yield Buffer.from(DOCUMENT_TAIL);
+    length = offset + DOCUMENT_TAIL.length;
   }
 
-  await deps.payloads.writeStream(result, document());
+  const written = await deps.payloads.writeStream(result, document());
+  if (written !== length) throw new Error('results document was not written whole');
   await deps.payloads.write(index, [records]);
   const switched = await setResults(deps.db, batchId, id);
   if (!switched) await deps.payloads.delete([result, index]);

@@ -13,7 +13,6 @@ import {
 } from '../store/idempotency.sql.ts';
 import { insertItems } from '../store/items.sql.ts';
 import type { PayloadRef, PayloadStore } from '../store/payloads.ts';
-import { insertAttribution } from '../store/usage.sql.ts';
 import type { Attribution } from './batch.ts';
 import { checksumItems } from './slice.ts';
 import type { Submission } from './submission.ts';
@@ -89,7 +88,6 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
         onLimit: request.onLimit,
         completionWindowSeconds: request.completionWindowSeconds,
       });
-      await insertAttribution(tx, id);
       await insertItems(tx, id, items, crcs);
       return made;
     });

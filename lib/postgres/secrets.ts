@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { chmod, link, mkdir, open, readFile, unlink } from 'node:fs/promises';
+import { chmod, link, mkdir, open, readFile, rename, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { uuidv7 } from '../clock.ts';
 import { ConfigError, reasonOf } from '../errors.ts';
@@ -51,19 +51,30 @@ async function once(dataDir: string, name: string, generate: () => string): Prom
   const path = join(dataDir, name);
   const present = await readSecret(path);
   if (present !== null) return { value: present, path };
-  const fresh = join(dataDir, `.${name}-${randomBytes(6).toString('hex')}`);
-  const file = await open(fresh, 'wx', 0o600);
-  try {
-    await file.writeFile(`${generate()}\n`);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
+  const fresh = await writeFresh(dataDir, name, generate());
   await link(fresh, path).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'EEXIST') throw error;
   });
   await unlink(fresh);
   return { value: (await readSecret(path))!, path };
+}
+
+/** Puts another master key in place of the generated one; a crash leaves the one or the other, whole. */
+export async function replaceMasterKey(dataDir: string, value: string): Promise<void> {
+  await rename(await writeFresh(dataDir, 'master-key', value), join(dataDir, 'master-key'));
+}
+
+/** Writes a secret durably under a name that nobody looks at, and gives its path. */
+async function writeFresh(dataDir: string, name: string, value: string): Promise<string> {
+  const fresh = join(dataDir, `.${name}-${randomBytes(6).toString('hex')}`);
+  const file = await open(fresh, 'wx', 0o600);
+  try {
+    await file.writeFile(`${value}\n`);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+  return fresh;
 }
 
 async function readSecret(path: string): Promise<string | null> {

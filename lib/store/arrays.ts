@@ -13,6 +13,11 @@ export function plainArray(values: readonly (string | number | bigint | null)[])
   return `${out}}`;
 }
 
+/** The nearest whole number that an int4 column takes. */
+export function int4(value: number): number {
+  return Math.max(-2_147_483_648, Math.min(2_147_483_647, Math.round(value)));
+}
+
 /** Any text. The caller has cut control characters: Postgres refuses NUL. Null elements stay null. */
 export function textArray(values: readonly (string | null)[]): string {
   let out = '{';

@@ -39,9 +39,9 @@ export async function readOpenWork(db: Db): Promise<OpenWork> {
     text: `
       with waits as (
         select batch_id,
-          count(*) filter (where not_before <= clock_timestamp())::int as due,
+          count(*) filter (where not_before <= statement_timestamp())::int as due,
           count(*)::int as waiting,
-          min(not_before) filter (where not_before > clock_timestamp()) as next_due
+          min(not_before) filter (where not_before > statement_timestamp()) as next_due
         from batch_items where not_before is not null group by batch_id
       )
       select b.id as batch_id, b.owner,
@@ -81,7 +81,7 @@ export interface ClaimedRow {
 }
 
 /**
- * Claims for `workerId`: of each batch in `batchIds` the next `counts[i]` fresh items, and up to `due` released items
+ * Claims for `workerId`: of each batch in `batchIds` the next `counts[i]` fresh items, and up to `due[i]` released ones
  * whose time has come, oldest first. One statement. Another claim's batches and items are skipped, not waited for; a
  * worker without a lease row gets nothing, and the row is locked against a rescue that would not see what is claimed
  * beside it (beats do not wait for that lock). Gives the rows in (batch, idx) order and the catalogue version.
@@ -91,7 +91,7 @@ export async function claimItems(
   workerId: string,
   batchIds: readonly string[],
   counts: readonly number[],
-  due: number,
+  due: readonly number[],
 ): Promise<{ rows: ClaimedRow[]; catalogVersion: number }> {
   const result = await db.query<{ version: number; items: string | null }>({
     name: 'claim_items',
@@ -99,11 +99,11 @@ export async function claimItems(
       with lease as materialized (
         select id from workers where id = $1::uuid for key share
       ), wanted as (
-        select w.batch_id, w.n from unnest($2::uuid[], $3::int[]) as w(batch_id, n)
+        select w.batch_id, w.n, w.due from unnest($2::uuid[], $3::int[], $4::int[]) as w(batch_id, n, due)
       ), picked as materialized (
         select c.batch_id, c.next_idx, least(w.n, c.total_items - c.next_idx) as n, c.total_items
         from batch_cursors c join wanted w on w.batch_id = c.batch_id
-        where exists (select from lease)
+        where exists (select from lease) and w.n > 0
         order by c.batch_id
         for update of c skip locked
       ), advanced as (
@@ -121,14 +121,18 @@ export async function claimItems(
         returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.rounds, i.waited_ms,
           i.load_failures
       ), waiting as materialized (
-        select i.batch_id, i.idx from batch_items i
-        where i.not_before <= clock_timestamp() and i.state = 'available'
-          and exists (select from lease)
-          and exists (select from batches b where b.id = i.batch_id and b.status = 'queued'
-            and (b.expires_at is null or b.expires_at > clock_timestamp()))
-        order by i.not_before
-        limit $4::int
-        for update of i skip locked
+        -- statement_timestamp, because an index condition cannot hold the volatile clock_timestamp.
+        select x.batch_id, x.idx
+        from wanted w join batches b on b.id = w.batch_id
+        cross join lateral (
+          select i.batch_id, i.idx from batch_items i
+          where i.batch_id = w.batch_id and i.not_before <= statement_timestamp() and i.state = 'available'
+          order by i.not_before
+          limit w.due
+          for update of i skip locked
+        ) x
+        where w.due > 0 and exists (select from lease) and b.status = 'queued'
+          and (b.expires_at is null or b.expires_at > clock_timestamp())
       ), again as (
         update batch_items i
         set state = 'running', worker_id = $1::uuid, claim_no = i.claim_no + 1, not_before = null
@@ -245,6 +249,7 @@ export async function releaseUnheld(
       with lost as materialized (
         select i.batch_id, i.idx from batches b join batch_items i on i.batch_id = b.id
         where b.completed_at is null and i.state = 'running' and i.worker_id = $2::uuid
+          and i.idx < coalesce((select next_idx from batch_cursors c where c.batch_id = b.id), b.total_items)
           and not exists (select from unnest($3::uuid[], $4::int[]) as h(batch_id, idx)
             where h.batch_id = i.batch_id and h.idx = i.idx)
       ), locked as materialized (

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { TOKEN_PARTS, type UsageFacts } from '../usage/event.ts';
-import { plainArray, sparseArray, sparseTextArray, textArray } from './arrays.ts';
+import { int4, plainArray, sparseArray, sparseTextArray, textArray } from './arrays.ts';
 import type { Db } from './db.ts';
 import { WORKER_LIMIT_MS } from './silence.ts';
 
@@ -124,7 +124,7 @@ export async function commitOutcomes(
   const { rows, newRoutes } = group;
   const usage = rows.map((row) => row.usage);
   const since = (u: UsageFacts, at: number | null) =>
-    at === null || u.startedAt === null ? null : Math.round(at - u.startedAt);
+    at === null || u.startedAt === null ? null : int4(at - u.startedAt);
   const parts = TOKEN_PARTS.map((part) => sparseArray(usage.map((u) => u.tokens?.[part] ?? null)));
   const result = await db.query<{ committed: number; finished: string | null }>({
     name: 'commit_outcomes',
@@ -143,7 +143,7 @@ export async function commitOutcomes(
       sparseArray(rows.map((r) => r.span?.crc ?? null)),
       plainArray(usage.map((u) => u.status)),
       plainArray(usage.map((u) => u.attempts)),
-      plainArray(usage.map((u) => Math.round(u.durationMs))),
+      plainArray(usage.map((u) => int4(u.durationMs))),
       sparseArray(usage.map((u) => u.startedAt)),
       sparseArray(usage.map((u) => since(u, u.responseStartedAt))),
       sparseArray(usage.map((u) => since(u, u.responseEndedAt))),

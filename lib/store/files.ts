@@ -24,13 +24,30 @@ const STREAM_CHUNK = 256 * 1024;
 export function createFileStore(root: string): PayloadStore {
   const madeDirectories = new Set<string>();
 
+  // Device and inode of the directory that held the marker. A mount that went away leaves another directory under the
+  // same name: what was written there would be lost when it comes back.
+  let identity: string | null = null;
+  let marker: string | null = null;
+  const identityOf = async () => {
+    const { dev, ino } = await stat(root);
+    return `${dev}:${ino}`;
+  };
+
   const write = async (path: string, fill: (file: FileHandle) => Promise<void>): Promise<void> => {
+    let began = false;
+    const start = (file: FileHandle) => {
+      began = true;
+      return fill(file);
+    };
     for (let attempt = 1; ; attempt++) {
       try {
-        return await writeOnce(root, madeDirectories, path, fill);
+        if (identity !== null && (await identityOf()) !== identity) {
+          throw Object.assign(new Error('the payload directory is another one'), { code: 'ENODEV' });
+        }
+        return await writeOnce(root, madeDirectories, path, start);
       } catch (error) {
-        // The hour's directory was swept or the store moved: made anew once.
-        if (attempt === 1 && codeOf(error) === 'ENOENT') madeDirectories.clear();
+        // The hour's directory was swept: made anew once, unless the source is spent already.
+        if (attempt === 1 && !began && codeOf(error) === 'ENOENT') madeDirectories.clear();
         else
           throw new StorageFull(`payload storage cannot be written: ${codeOf(error) ?? 'unknown'}`, { cause: error });
       }
@@ -41,17 +58,20 @@ export function createFileStore(root: string): PayloadStore {
     write: (ref, pieces) => write(join(root, payloadKey(ref)), (file) => writeAll(file, pieces)),
     async writeStream(ref, source) {
       let length = 0;
-      let failed: unknown;
-      await write(join(root, payloadKey(ref)), async (file) => {
+      let broken: { error: unknown } | null = null;
+      async function* watched() {
         try {
-          length = await writeChunks(file, source);
+          yield* source;
         } catch (error) {
-          failed = error;
+          broken = { error };
           throw error;
         }
+      }
+      await write(join(root, payloadKey(ref)), async (file) => {
+        length = await writeChunks(file, watched());
       }).catch((error) => {
         // A source that broke is the caller's error, not the disk's.
-        throw failed !== undefined && codeOf(failed) === undefined ? failed : error;
+        throw broken === null ? error : broken.error;
       });
       return length;
     },
@@ -113,9 +133,15 @@ export function createFileStore(root: string): PayloadStore {
     },
     async readMarker() {
       const text = await readFile(join(root, MARKER), 'utf8').catch(none('ENOENT'));
-      return typeof text === 'string' ? text.trim() : null;
+      const found = typeof text === 'string' ? text.trim() : null;
+      if (found !== null && (identity === null || found === marker)) identity = await identityOf();
+      marker ??= found;
+      return found;
     },
-    writeMarker: (id) => write(join(root, MARKER), (file) => writeAll(file, [Buffer.from(`${id}\n`)])),
+    async writeMarker(id) {
+      const present = await stat(join(root, MARKER)).catch(none('ENOENT'));
+      if (Array.isArray(present)) await write(join(root, MARKER), (file) => writeAll(file, [Buffer.from(`${id}\n`)]));
+    },
     close: async () => {},
   };
 }

@@ -54,10 +54,12 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
         pg_postmaster_start_time() < clock_timestamp() - $3::int * interval '1 second'
           and exists (select from workers where id <> $1::uuid
             and beat_at < clock_timestamp() - $3::int * interval '1 second') as rescue_due,
-        exists (select from batches where completed_at is null and expires_at < clock_timestamp()) as expiry_due,
+        exists (select from batches b where b.completed_at is null and b.status = 'queued' and b.expires_at < clock_timestamp()
+          and (exists (select from batch_cursors c where c.batch_id = b.id)
+            or exists (select from batch_items i where i.batch_id = b.id and i.not_before is not null))) as expiry_due,
         exists (select from batches where completed_at < clock_timestamp() - interval '5 seconds'
           and results_id is null) as compaction_due,
-        exists (select from batch_cursors) or exists (select from batch_items where not_before <= clock_timestamp())
+        exists (select from batch_cursors) or exists (select from batch_items where not_before <= statement_timestamp())
           as work_due`,
     values: [id, batchIds, LEASE_SECONDS],
     withinMs: BEAT_WITHIN_MS,

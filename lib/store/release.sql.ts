@@ -1,7 +1,10 @@
-import { plainArray } from './arrays.ts';
+import { int4, plainArray } from './arrays.ts';
 import type { Db } from './db.ts';
 import { WORKER_LIMIT_MS } from './silence.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
+
+/** An upstream may name any moment in Retry-After; beyond this nobody waits, and Postgres' intervals end somewhere. */
+const MAX_DELAY_MS = 30 * 86_400_000;
 
 /** An item that goes back to `available`: after a stop, an unreadable input, an open breaker, a retry. */
 export interface ReleaseRow {
@@ -59,10 +62,10 @@ export async function releaseItems(
       plainArray(rows.map((r) => r.batchId)),
       plainArray(rows.map((r) => r.idx)),
       plainArray(rows.map((r) => r.claimNo)),
-      plainArray(rows.map((r) => r.delayMs)),
+      plainArray(rows.map((r) => Math.min(r.delayMs, MAX_DELAY_MS))),
       plainArray(rows.map((r) => r.attempts)),
       plainArray(rows.map((r) => r.rounds)),
-      plainArray(rows.map((r) => Math.round(r.waitedMs))),
+      plainArray(rows.map((r) => int4(r.waitedMs))),
       plainArray(rows.map((r) => String(r.loadFailed))),
     ],
   });

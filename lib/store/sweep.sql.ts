@@ -7,8 +7,11 @@ export async function expireItems(db: Db, instance: string): Promise<string[]> {
     name: 'expire_items',
     text: `
       with locked as materialized (
-        select id from batches where completed_at is null and status = 'queued' and expires_at < clock_timestamp()
-        order by id limit 20 for update skip locked
+        select b.id from batches b
+        where b.completed_at is null and b.status = 'queued' and b.expires_at < clock_timestamp()
+          and (exists (select from batch_cursors c where c.batch_id = b.id)
+            or exists (select from batch_items i where i.batch_id = b.id and i.not_before is not null))
+        order by b.id limit 20 for update of b skip locked
       ), cursor_gone as (
         delete from batch_cursors c using locked l where c.batch_id = l.id returning 1
       ), updated as (
@@ -16,7 +19,7 @@ export async function expireItems(db: Db, instance: string): Promise<string[]> {
           finalized_at = clock_timestamp()
         from locked l
         where (select count(*) from cursor_gone) >= 0 and i.batch_id = l.id and i.state = 'available'
-        returning i.batch_id, i.idx, i.attempts, i.finalized_at, 'expired' as error_kind, 'expired' as error_message
+        returning i.batch_id, i.idx, i.attempts, i.finalized_at, 'timeout' as error_kind, 'expired' as error_message
       ), ${RECORD_UNSENT}, ${COUNT_DOWN}
       select string_agg(id::text, ';') as finished from counted where open_items = 0`,
     values: [instance],
@@ -59,9 +62,10 @@ export async function setResults(db: Db, batchId: string, resultsId: string): Pr
       with switched as (
         update batches set results_id = $2::uuid
         where id = $1::uuid and completed_at is not null and results_id is null
-        returning id
+        returning id, surface
       ), dropped as (
-        delete from segment_refs r using switched s where r.batch_id = s.id
+        -- Other surfaces keep error bodies, which are not in the document.
+        delete from segment_refs r using switched s where r.batch_id = s.id and s.surface = 'relay'
       )
       select exists (select from switched) as done`,
     values: [batchId, resultsId],
@@ -85,7 +89,7 @@ export async function referencedObjects(
   return new Set(result.rows.map((row) => row.id));
 }
 
-/** Deletes finished batches older than the retention, a few at a time; gives how many went. */
+/** Deletes finished batches older than the retention, one at a time (50,000 items are a second); gives how many went. */
 export async function deleteExpiredBatches(db: Db, retentionDays: number): Promise<number> {
   const result = await db.query<{ n: number }>({
     name: 'delete_expired_batches',
@@ -93,7 +97,7 @@ export async function deleteExpiredBatches(db: Db, retentionDays: number): Promi
       with gone as (
         delete from batches where id in (
           select id from batches where completed_at < clock_timestamp() - $1::int * interval '1 day'
-          order by completed_at limit 20 for update skip locked)
+          order by completed_at limit 1 for update skip locked)
         returning id
       ), items as (
         delete from batch_items i using gone g where i.batch_id = g.id

@@ -3,22 +3,6 @@ import type { Db } from './db.ts';
 import { FILTER_PARAMETERS, filterValues, MATCHES, type UsageFilter } from './usage-filter.sql.ts';
 
 /**
- * Copies what is the same for every event of a batch, in the transaction that inserts the batch: the events outlive its
- * row. Does nothing when it is there already.
- */
-export async function insertAttribution(db: Db, batchId: string): Promise<void> {
-  await db.query({
-    name: 'insert_attribution',
-    text: `insert into usage_attributions (batch_id, surface, owner, policy, project, team, principal_kind, principal_id,
-        credential_kind, credential_id, created_at)
-      select id, surface, owner, policy, project, team, principal_kind, principal_id, credential_kind, credential_id, created_at
-      from batches where id = $1::uuid
-      on conflict (batch_id) do nothing`,
-    values: [batchId],
-  });
-}
-
-/**
  * Makes the transaction one for reports, with one view of the data for all its statements, and gives the database's time
  * (epoch ms with a fraction). Plans are made for the parameters at hand, since most filters fold away.
  */

@@ -19,7 +19,6 @@ export type ErrorKind =
   | 'bad_response'
   | 'timeout'
   | 'cancelled'
-  | 'expired'
   | 'worker_lost'
   | 'internal';
 

@@ -24,6 +24,7 @@ export interface ClaimerDeps {
   random(): number;
   /** Loads a catalogue newer than the one in memory before an item that was claimed under it starts. */
   refreshCatalog(version: number): Promise<void>;
+  catalogVersion(): number;
   observe(seconds: number): void;
 }
 
@@ -63,7 +64,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
       const start = performance.now();
       const work = await readOpenWork(deps.db);
       const plan = planClaim(work.batches, want);
-      if (plan.batchIds.length === 0 && plan.due === 0) return { items: [], more: false, nextDueMs: work.nextDueMs };
+      if (plan.batchIds.length === 0) return { items: [], more: false, nextDueMs: work.nextDueMs };
       const { rows, catalogVersion } = await claimItems(deps.db, workerId, plan.batchIds, plan.counts, plan.due);
       deps.observe((performance.now() - start) / 1000);
       if (rows.length === 0) {
@@ -71,6 +72,8 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
         return { items: [], more: true, nextDueMs: work.nextDueMs };
       }
       await Promise.all([deps.refreshCatalog(catalogVersion), contextsOf(new Set(rows.map((row) => row.batchId)))]);
+      // Under an older catalogue a new key would look deleted: the items go back until the newer one can be read.
+      if (deps.catalogVersion() < catalogVersion) throw new Error('the catalogue of the claim could not be loaded');
       const items = rows.flatMap((row): ClaimedItem[] => {
         const batch = contexts.get(row.batchId);
         return batch ? [{ batch, ...row }] : [];

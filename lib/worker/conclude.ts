@@ -9,8 +9,9 @@ import { price } from '../usage/cost.ts';
 import type { ErrorKind, UsageFacts } from '../usage/event.ts';
 import { measure } from '../usage/measure.ts';
 import { routeFacts } from './facts.ts';
+import type { Judged } from './judge.ts';
 import { type Outcome, refused, released } from './outcome.ts';
-import type { Ready } from './prepare.ts';
+import type { Ready } from './prepared.ts';
 
 /** Retries of `max_attempts`: 1 s, doubled each round, at most 60 s, with jitter; Retry-After is the floor. */
 const ROUND_BASE_MS = 1000;
@@ -83,10 +84,17 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   };
 }
 
-/** No call was made: breakers are open, probes taken, or tiers spent. A breaker pauses an item, it does not drain it. */
+/** No call was made: breakers are open, probes taken, or tiers spent. */
 function unsent(deps: ConcludeDeps, run: Run): Outcome {
-  const { item, plan } = run.entry;
-  if (run.refusal) return run.refusal;
+  return run.refusal ?? pauseOrFail(deps, run.entry);
+}
+
+/**
+ * The outcome of an item for which no key may be drawn now. A breaker pauses an item, it does not drain it: the item
+ * waits for the earliest that reopens, as long as that is within its time limit over all its waits.
+ */
+export function pauseOrFail(deps: Pick<ConcludeDeps, 'pool' | 'itemTimeoutMs'>, entry: Judged): Outcome {
+  const { item, plan } = entry;
   const reopens = deps.pool.reopensInMs(plan);
   if (reopens !== null) {
     const pause = Math.max(reopens, MIN_PAUSE_MS);

@@ -40,6 +40,8 @@ export interface EngineDeps<Ready extends Waiting> {
   /** The lease is not so old that others may have the items by now. */
   mayRun(): boolean;
   workerId(): string;
+  /** RELAY_BATCH_ON_WORKER_LOSS=discard: a call that we cut off ourselves is not made again. */
+  neverTwice: boolean;
   claimer: Claimer;
   load(items: readonly ClaimedItem[]): Promise<Loaded[]>;
   runner: ItemRunner<Ready>;
@@ -153,13 +155,16 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
         wakeAgain = false;
         const want = room(woken);
         if (want <= 0) break;
-        const mine = generation;
         if (unsure) {
           await deps.claimer.releaseUnheld(deps.workerId(), held);
           unsure = false;
         }
+        const mine = generation;
         const { items, more, nextDueMs } = await deps.claimer.claim(deps.workerId(), want);
-        if (generation !== mine) continue;
+        if (generation !== mine) {
+          unsure = true;
+          continue;
+        }
         for (const item of items) hold(item);
         unread = unread.concat(items);
         if (stopping) giveBackUnread();
@@ -175,6 +180,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       wakeIn(500);
     } finally {
       claiming = false;
+      for (const id of cancelledBatches) if (!held.has(id)) cancelledBatches.delete(id);
       checkQuiet();
       checkRest();
     }
@@ -207,13 +213,17 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       while (unread.length > 0 && (ready.size() === 0 || ready.bytes() < READ_AHEAD_BYTES)) {
         const mine = generation;
         const chunk = takeChunk();
+        if (chunk.length === 0) continue;
         preparing += chunk.length;
         try {
           const prepared = await deps.runner.prepare(await deps.load(chunk));
           if (generation !== mine) continue;
           for (const one of prepared) {
             if ('outcome' in one) record(one.item, one.outcome);
-            else ready.add(Object.assign(one.ready, { readyAt: deps.clock.monotonic() }));
+            else if (cancelledBatches.has(one.ready.item.batch.id)) {
+              deps.runner.abandon([one.ready]);
+              record(one.ready.item, cancelled(one.ready.item));
+            } else ready.add(Object.assign(one.ready, { readyAt: deps.clock.monotonic() }));
           }
         } catch (error) {
           deps.log.warn({ err: reasonOf(error) }, 'items could not be prepared, released');
@@ -237,12 +247,20 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     }
     const chunk = unread.slice(0, n);
     unread = unread.slice(n);
-    return chunk;
+    return chunk.filter((item) => {
+      const dead = cancelledBatches.has(item.batch.id);
+      if (dead) record(item, cancelled(item));
+      return !dead;
+    });
   };
 
   const fill = () => {
-    if (stopping || !deps.mayRun()) return giveBack(ready.drain());
-    while (running.size < deps.concurrency) {
+    if (stopping || !deps.mayRun()) {
+      giveBackUnread();
+      return giveBack(ready.drain());
+    }
+    // Answers that cannot be recorded pile up in memory: no new calls until there is room (`settled` goes on).
+    while (running.size < deps.concurrency && !deps.commits.full()) {
       const next = ready.take();
       if (!next) break;
       start(next);
@@ -280,7 +298,9 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     const stays =
       outcome.kind === 'released' && slot.why === 'cancelled'
         ? cancelled({ ...item, attempts: outcome.attempts })
-        : outcome;
+        : outcome.kind === 'released' && slot.why === 'stopped' && deps.neverTwice && outcome.attempts > item.attempts
+          ? refused({ ...item, attempts: outcome.attempts }, 'worker_lost', 'interrupted: 1 workers lost')
+          : outcome;
     record(item, stays);
     fill();
     checkQuiet();
@@ -319,8 +339,10 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     wake,
     wakeIn,
     cancelBatch(batchId) {
-      if (!held.has(batchId)) return;
+      // A claim under way may be about to bring items of it.
+      if (!held.has(batchId) && !claiming) return;
       cancelledBatches.add(batchId);
+      if (unread.length > 0) void load();
       const entries = ready.drain(batchId);
       deps.runner.abandon(entries);
       for (const { item } of entries) record(item, cancelled(item));
@@ -328,7 +350,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     },
     settled(items) {
       for (const { item } of items) unhold(item);
-      if (room(false) > 0) void claim();
+      fill();
       checkRest();
     },
     letGo(items) {
@@ -356,6 +378,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       const late = entries.filter((entry) => entry.readyAt < since);
       for (const entry of entries) if (entry.readyAt >= since) ready.add(entry);
       giveBack(late);
+      if (late.length > 0) giveBackUnread();
     },
     running: () => running.size,
     waiting: () => ready.size() + unread.length + preparing,

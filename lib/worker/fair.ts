@@ -1,10 +1,10 @@
 import type { OpenBatch } from '../store/claim.sql.ts';
 
-/** How many items to claim of each batch, and how many released ones. */
+/** How many fresh items (`counts`) and how many released ones (`due`) to claim of each batch. */
 export interface ClaimPlan {
   batchIds: string[];
   counts: number[];
-  due: number;
+  due: number[];
 }
 
 /**
@@ -43,12 +43,11 @@ export function planClaim(batches: readonly OpenBatch[], slots: number): ClaimPl
     if (owner.heap.length > 0) push(queue, owner, ownerBefore);
   }
 
-  const plan: ClaimPlan = { batchIds: [], counts: [], due: 0 };
+  const plan: ClaimPlan = { batchIds: [], counts: [], due: [] };
   for (const share of touched) {
-    plan.due += share.due;
-    if (share.fresh === 0) continue;
     plan.batchIds.push(share.batch.batchId);
     plan.counts.push(share.fresh);
+    plan.due.push(share.due);
   }
   return plan;
 }

@@ -31,12 +31,12 @@ export type Judge = (item: ClaimedItem, body: Buffer) => Verdict;
 /** A judge over the catalogue in memory; `nowMs` is shared time. Re-checks are kept per batch and catalogue. */
 export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judge {
   let checkedUnder: Catalog | null = null;
-  let checks = new Map<BatchContext, Recheck>();
+  let checks = new WeakMap<BatchContext, Recheck>();
 
   const recheck = (batch: BatchContext, catalog: Catalog): Recheck => {
     if (checkedUnder !== catalog) {
       checkedUnder = catalog;
-      checks = new Map();
+      checks = new WeakMap();
     }
     const known = checks.get(batch);
     const now = deps.nowMs();

@@ -76,11 +76,6 @@ export function cancelled(item: ClaimedItem, route?: RouteFacts): Outcome {
   };
 }
 
-/** No release waits longer, whatever an upstream's Retry-After says: Postgres has no moment for a thousand years. */
-const MAX_DELAY_MS = 30 * 86_400_000;
-/** What its column holds. */
-const MAX_WAITED_MS = 2 ** 31 - 1;
-
 /** Back to `available` with everything it has spent so far. */
 export function released(
   item: ClaimedItem,
@@ -89,10 +84,10 @@ export function released(
 ): Outcome {
   return {
     kind: 'released',
-    delayMs: Math.min(delayMs, MAX_DELAY_MS),
+    delayMs,
     attempts: spent.attempts ?? item.attempts,
     rounds: spent.rounds ?? item.rounds,
-    waitedMs: Math.min(spent.waitedMs ?? item.waitedMs, MAX_WAITED_MS),
+    waitedMs: spent.waitedMs ?? item.waitedMs,
     loadFailed: spent.loadFailed ?? false,
   };
 }

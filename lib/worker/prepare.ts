@@ -2,27 +2,16 @@ import type { ClaimedItem } from '../batch/batch.ts';
 import type { HostKey } from '../catalog/catalog.ts';
 import { cutText } from '../errors.ts';
 import type { KeyPool } from '../keypool/pool.ts';
-import type { Turn } from '../keypool/select.ts';
 import type { ReserveRequest, ReserveVerdict } from '../limits/reserve.ts';
 import { type BucketRule, hostKeyRules, joinRules, policyRules } from '../limits/rules.ts';
 import type { Refund } from '../limits/settle.ts';
 import { limitText } from '../limits/text.ts';
 import type { Candidate } from '../routing/plan.ts';
+import { pauseOrFail } from './conclude.ts';
 import type { Judge, Judged } from './judge.ts';
 import type { Loaded } from './load.ts';
 import { NO_ROUTE, type Outcome, refused, released } from './outcome.ts';
-
-/** An item that only needs a slot: judged, its turn drawn, its limits reserved. */
-export interface Ready extends Judged {
-  turn: Turn | null;
-  /** What was reserved; null when that waits for the slot (`concurrency` counts items in slots, not in the queue). */
-  reserved: Reservation | null;
-}
-
-export interface Reservation extends Refund {
-  /** The key whose tier rules are part of it; null when no key can be drawn at present. */
-  key: HostKey | null;
-}
+import type { Ready } from './prepared.ts';
 
 /** Limits as the worker uses them. */
 export interface Limits {
@@ -35,6 +24,7 @@ export interface PrepareDeps {
   judge: Judge;
   pool: KeyPool;
   limits: Limits;
+  itemTimeoutMs: number;
 }
 
 type Result = { ready: Ready } | { item: ClaimedItem; outcome: Outcome };
@@ -52,10 +42,17 @@ export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[])
     const verdict = deps.judge(one.item, one.body);
     return 'judged' in verdict ? verdict.judged : { item: one.item, outcome: verdict.outcome };
   });
-  const judged = results.filter((one): one is Judged => 'plan' in one);
-  if (judged.length === 0) return results as Result[];
+  if (!results.some((one) => 'plan' in one)) return results as Result[];
 
   await deps.pool.ensureFresh();
+  // What would find every breaker open waits without a reservation: it would count against items that can run.
+  for (const [i, one] of results.entries()) {
+    if (!('plan' in one)) continue;
+    const reopens = deps.pool.reopensInMs(one.plan);
+    if (reopens === null || reopens > 0) results[i] = { item: one.item, outcome: pauseOrFail(deps, one) };
+  }
+  const judged = results.filter((one): one is Judged => 'plan' in one);
+  if (judged.length === 0) return results as Result[];
   const turns = await deps.pool.drawTurns(judged.map(({ plan }) => plan));
   const ready = new Map<ClaimedItem, Ready>();
   for (const [i, one] of judged.entries()) ready.set(one.item, { ...one, turn: turns[i]!, reserved: null });

@@ -2,6 +2,7 @@ import type { Catalog, HostKey } from '../catalog/catalog.ts';
 import type { Clock } from '../clock.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import { hostKeyRules } from '../limits/rules.ts';
+import type { Refund } from '../limits/settle.ts';
 import type { Candidate } from '../routing/plan.ts';
 import { nextBinding, nextKey } from '../upstream/attempt-policy.ts';
 import { replaceModel } from '../upstream/body.ts';
@@ -9,11 +10,14 @@ import { callTarget } from '../upstream/call-target.ts';
 import type { CallResult, UpstreamClient } from '../upstream/outcome.ts';
 import { conclude, type Run } from './conclude.ts';
 import type { Judge } from './judge.ts';
-import type { Outcome } from './outcome.ts';
-import { type Limits, limitRefusal, type Ready } from './prepare.ts';
+import { type Outcome, released } from './outcome.ts';
+import { type Limits, limitRefusal } from './prepare.ts';
+import type { Ready } from './prepared.ts';
 
 /** Upstream attempts of one run of an item, over all keys and hosts (behaviour section 2). */
 const MAX_CALLS = 3;
+/** An item whose limits could not be asked for looks again after this long. */
+const RETRY_MS = 1000;
 
 export interface RunDeps {
   client: UpstreamClient;
@@ -44,11 +48,17 @@ export async function runItem(deps: RunDeps, prepared: Ready, signal: AbortSigna
       if (entry.reserved) deps.limits.refund([entry.reserved]);
       return verdict.outcome;
     }
-    entry = { ...entry, ...verdict.judged };
+    // Other rules may hold now, so what was reserved under the old ones is given back.
+    if (entry.reserved) deps.limits.refund([entry.reserved]);
+    entry = { ...entry, ...verdict.judged, reserved: null };
   }
   if (entry.reserved === null) {
-    const refusal = await deps.reserveNow(entry);
-    if (refusal) return refusal;
+    try {
+      const refusal = await deps.reserveNow(entry);
+      if (refusal) return refusal;
+    } catch {
+      return released(entry.item, RETRY_MS); // the database did not answer: no fault of the item
+    }
   }
   const run: Run = {
     entry,
@@ -64,10 +74,14 @@ export async function runItem(deps: RunDeps, prepared: Ready, signal: AbortSigna
     if (await tryCandidate(deps, run, candidate, signal)) break;
   }
   if (!run.dialled && entry.reserved) deps.limits.refund([entry.reserved]);
-  const outcome = conclude({ ...deps, aborted: signal.aborted }, run);
-  const kept = outcome.kind === 'final' && outcome.response !== null;
-  if (run.last && !kept) deps.client.release(run.last.result.body);
-  return outcome;
+  let outcome: Outcome | null = null;
+  try {
+    outcome = conclude({ ...deps, aborted: signal.aborted }, run);
+    return outcome;
+  } finally {
+    const kept = outcome?.kind === 'final' && outcome.response !== null;
+    if (run.last && !kept) deps.client.release(run.last.result.body);
+  }
 }
 
 /** Tries the usable keys of one binding in order; true when the item has its outcome. */
@@ -79,11 +93,14 @@ async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signa
     if (health !== 'closed' && health !== 'half_open') continue;
     const probeId = health === 'half_open' ? await deps.pool.tryProbe(key) : null;
     if (health === 'half_open' && probeId === null) continue;
-    if (!(await reserveTier(deps, run, key))) {
+    const tier = await reserveTier(deps, run, key);
+    if (tier === null) {
       if (probeId !== null) deps.pool.releaseProbe(key, probeId);
       continue;
     }
     const result = await call(deps, run, candidate, key, signal);
+    if (result.class === 'unreachable') deps.limits.refund(tier);
+    else run.charged.push(...tier.flatMap(({ rules }) => rules));
     deps.pool.report(key, plan.model.name, result, probeId);
     deps.observe(candidate.host.name, result);
     run.first ??= result;
@@ -112,20 +129,20 @@ function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signa
   });
 }
 
-/** The tier rules of a key that was not part of the reservation; false when they are spent. */
-async function reserveTier(deps: RunDeps, run: Run, key: HostKey): Promise<boolean> {
+/** Reserves the tier rules of a key that was not part of the reservation; null when they are spent. */
+async function reserveTier(deps: RunDeps, run: Run, key: HostKey): Promise<Refund[] | null> {
   const { item, catalog, plan, reserved } = run.entry;
   const rules = hostKeyRules(catalog, key, plan.model);
-  if (rules.length === 0 || reserved?.key === key) return true;
-  const [verdict] = await deps.limits.reserve([
-    { batchId: item.batch.id, idx: item.idx, claimNo: item.claimNo, rules },
-  ]);
-  if (verdict!.ok) {
-    run.charged.push(...rules);
-    return true;
+  if (rules.length === 0 || reserved?.key === key) return [];
+  const request = { batchId: item.batch.id, idx: item.idx, claimNo: item.claimNo, rules };
+  try {
+    const [verdict] = await deps.limits.reserve([request]);
+    if (verdict!.ok) return [{ ...request, atUs: verdict!.atUs }];
+    run.refusal = limitRefusal(run.entry, verdict!);
+  } catch {
+    run.refusal = released(item, RETRY_MS);
   }
-  run.refusal = limitRefusal(run.entry, verdict!);
-  return false;
+  return null;
 }
 
 /** What the engine does with a prepared item that is not going to run: its reservation is given back. */

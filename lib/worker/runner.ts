@@ -1,6 +1,7 @@
 import type { ItemRunner } from './engine.ts';
 import type { Outcome } from './outcome.ts';
-import { type PrepareDeps, prepareItems, type Ready, reserveEach } from './prepare.ts';
+import { type PrepareDeps, prepareItems, reserveEach } from './prepare.ts';
+import type { Ready } from './prepared.ts';
 import { abandonItems, type RunDeps, runItem } from './run.ts';
 
 /** Prepares and runs items: the engine's view of `prepare.ts` and `run.ts`. */

@@ -39,8 +39,11 @@ export interface SweepDeps {
 export interface Sweeper {
   /** Does what the beat found due. Single flight; a fault is logged and met again with the next beat. */
   onBeat(beat: Beat): Promise<void>;
-  /** The rare work: retention, orphans, partitions, purges. Also run on a timer until stopped. */
-  housekeep(): Promise<void>;
+  /**
+   * The rare work: retention, orphans, partitions, purges. Also run on a timer until stopped. False when a step failed,
+   * which is logged and keeps none of the others from running.
+   */
+  housekeep(): Promise<boolean>;
   stop(): Promise<void>;
 }
 
@@ -49,12 +52,14 @@ export function createSweeper(deps: SweepDeps): Sweeper {
   const stopping = new AbortController();
   let sweeping: Promise<void> | null = null;
 
-  const step = async (name: string, work: () => Promise<unknown>): Promise<void> => {
-    if (stopping.signal.aborted) return;
+  const step = async (name: string, work: () => Promise<unknown>): Promise<boolean> => {
+    if (stopping.signal.aborted) return false;
     try {
       await work();
+      return true;
     } catch (error) {
       deps.log.warn({ err: reasonOf(error), step: name }, 'sweep step failed, it is tried again later');
+      return false;
     }
   };
 
@@ -63,29 +68,31 @@ export function createSweeper(deps: SweepDeps): Sweeper {
     if (self === null || !deps.mayRescue()) return;
     const { items, finished } = await rescueSilent(deps.rescue, self);
     if (items > 0) deps.wake();
-    await deps.compact(finished);
+    void deps.compact(finished);
   };
 
   const sweep = async (beat: Beat): Promise<void> => {
+    if (beat.workDue) deps.wake();
     if (beat.rescueDue) await step('rescue', rescue);
     if (beat.expiryDue)
-      await step('expire', async () => deps.compact(await expireItems(deps.db, deps.rescue.instance)));
+      await step('expire', async () => void deps.compact(await expireItems(deps.db, deps.rescue.instance)));
     if (beat.compactionDue) {
-      await step('compact', async () => deps.compact(await listUncompacted(deps.db, COMPACT_AT_ONCE)));
+      await step('compact', async () => void deps.compact(await listUncompacted(deps.db, COMPACT_AT_ONCE)));
     }
-    if (beat.workDue) deps.wake();
   };
 
-  const housekeep = async (): Promise<void> => {
-    await step('idempotency keys', () => purgeIdempotencyKeys(deps.db));
-    await step('usage partitions', () => maintainUsagePartitions(deps.db, deps.usageRetentionDays));
-    if (deps.retentionDays > 0) {
+  const housekeep = async (): Promise<boolean> => {
+    const done = [
+      await step('idempotency keys', () => purgeIdempotencyKeys(deps.db)),
+      await step('usage partitions', () => maintainUsagePartitions(deps.db, deps.usageRetentionDays)),
       await step('retention', async () => {
+        if (deps.retentionDays === 0) return;
         while (!stopping.signal.aborted && (await deleteExpiredBatches(deps.db, deps.retentionDays)) > 0);
-      });
-    }
-    await step('purge', deps.purge);
-    await step('orphans', () => deleteOrphans(deps.db, deps.store, deps.clock.now()));
+      }),
+      await step('purge', deps.purge),
+      await step('orphans', () => deleteOrphans(deps.db, deps.store, deps.clock.now())),
+    ];
+    return done.every((ok) => ok);
   };
 
   const timed = async () => {

@@ -3,7 +3,7 @@ import { type Clock, sleep } from '../clock.ts';
 import { reasonOf } from '../errors.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import { reserve } from '../limits/reserve.ts';
-import { type Charge, charge, refund } from '../limits/settle.ts';
+import { type Charge, charge, type Refund, refund } from '../limits/settle.ts';
 import type { Log } from '../log.ts';
 import type { Database } from '../store/db.ts';
 import type { Beat } from '../store/lease.sql.ts';
@@ -15,7 +15,8 @@ import { createEngine, type Engine } from './engine.ts';
 import { createJudge } from './judge.ts';
 import { createLease, type Lease } from './lease.ts';
 import { loadBodies } from './load.ts';
-import type { Limits, Ready } from './prepare.ts';
+import type { Limits } from './prepare.ts';
+import type { Ready } from './prepared.ts';
 import { createReleases } from './releases.ts';
 import { createItemRunner } from './runner.ts';
 
@@ -30,6 +31,7 @@ export interface WorkerDeps {
   concurrency: number;
   flushMs: number;
   itemTimeoutMs: number;
+  onWorkerLoss: 'rerun' | 'discard';
   /** True while nothing may be claimed: the payload store is not the right one. */
   paused(): boolean;
   catalog(): Catalog;
@@ -65,6 +67,7 @@ export interface Worker {
 
 /** A breaker snapshot is at most this old while items run. */
 const BREAKERS_EVERY_MS = 1000;
+const REFUND_WINDOW_MS = 5;
 /** A concurrency row counts for no longer than this beyond an item's time limit, whatever becomes of its worker. */
 const HOLD_MARGIN_S = 60;
 
@@ -82,9 +85,10 @@ export function createWorker(deps: WorkerDeps): Worker {
   const background = (name: string, work: Promise<unknown>) => {
     work.catch((error) => log.warn({ err: reasonOf(error) }, `${name} failed`));
   };
+  const refunds = createRefunds((all) => background('refund', refund(db, all)));
   const limits: Limits = {
     reserve: (requests) => reserve(db, requests, deps.itemTimeoutMs / 1000 + HOLD_MARGIN_S),
-    refund: (refunds) => background('refund', refund(db, refunds)),
+    refund: refunds.add,
   };
   const letGo = (items: readonly FinalItem[]) => {
     for (const { outcome } of items) deps.client.release(outcome.response);
@@ -186,11 +190,13 @@ export function createWorker(deps: WorkerDeps): Worker {
     mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
     mayRun: lease.stands,
     workerId: () => lease.id()!,
+    neverTwice: deps.onWorkerLoss === 'discard',
     claimer: createClaimer({
       db,
       instance,
       random: Math.random,
       refreshCatalog: deps.refreshCatalog,
+      catalogVersion: () => deps.catalog().version,
       observe: deps.observe.claim,
     }),
     load: (items) => loadBodies(deps.store, items),
@@ -214,6 +220,7 @@ export function createWorker(deps: WorkerDeps): Worker {
       stopping.abort();
       const clean = await engine.stop(deadlineMs);
       clearInterval(breakers);
+      refunds.flush();
       await deps.pool.flush();
       await lease.stop(clean);
     },
@@ -238,4 +245,26 @@ function chargesOf(items: readonly FinalItem[]): Charge[] {
     const rules = outcome.charged;
     return tokens !== null && rules !== undefined && rules.length > 0 ? [{ rules, tokens }] : [];
   });
+}
+
+/** Refunds come one by one, an open breaker brings many: they are sent together. */
+function createRefunds(send: (all: readonly Refund[]) => void): {
+  add(more: readonly Refund[]): void;
+  flush(): void;
+} {
+  let waiting: Refund[] = [];
+  let timer: NodeJS.Timeout | null = null;
+  const flush = () => {
+    if (timer !== null) clearTimeout(timer);
+    timer = null;
+    if (waiting.length > 0) send(waiting);
+    waiting = [];
+  };
+  return {
+    add(more) {
+      waiting.push(...more);
+      timer ??= setTimeout(flush, REFUND_WINDOW_MS);
+    },
+    flush,
+  };
 }

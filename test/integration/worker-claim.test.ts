@@ -45,7 +45,7 @@ test('eight claimers at once never get the same item, and leave none', async () 
     for (;;) {
       const { batches } = await readOpenWork(database.db);
       const plan = planClaim(batches, 13);
-      if (plan.batchIds.length === 0 && plan.due === 0) return;
+      if (plan.batchIds.length === 0) return;
       const { rows } = await claimItems(database.db, workerId, plan.batchIds, plan.counts, plan.due);
       for (const row of rows) seen.push(`${row.batchId}/${row.idx}`);
       // Some go back, and are claimed again under a higher number.
@@ -167,7 +167,8 @@ test('gives back running items that their worker does not hold', async () => {
     ...['available', 'running', 'available', 'running'].map((state, idx) => ({ batch_id: id, idx, state })),
     { batch_id: other, idx: 0, state: 'available' },
   ]);
-  expect(idxs(await claim(database.db, stranger, id, 9, 9))).toEqual([0, 2, 0]);
+  expect(idxs(await claim(database.db, stranger, id, 9, 9))).toEqual([0, 2]);
+  expect(idxs(await claim(database.db, stranger, other, 9, 9))).toEqual([0]);
 });
 
 async function lockSilentWorkersOfAnyAge(tx: Parameters<typeof lockSilentWorkers>[0]): Promise<string[]> {
@@ -190,3 +191,21 @@ async function waitForLockWait(): Promise<void> {
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }
+
+test('takes the due items of the batches that were planned, not whoever waits longest', async () => {
+  const [first, second] = [await makeBatch(database.db, 3), await makeBatch(database.db, 3)];
+  const worker = await makeWorker(database.db);
+  await release(worker, await claim(database.db, worker, first, 3));
+  await release(worker, await claim(database.db, worker, second, 3));
+  expect(idxs(await claim(database.db, worker, second, 0, 2))).toEqual([0, 1]);
+  expect(await openWork(database.db, first)).toMatchObject({ due: 3 });
+});
+
+test('releases an item whose upstream named a moment beyond every interval', async () => {
+  const id = await makeBatch(database.db, 1);
+  const worker = await makeWorker(database.db);
+  const [row] = await claim(database.db, worker, id, 1);
+  const spent = { attempts: 1, rounds: 1, waitedMs: 1e15, loadFailed: false };
+  await releaseItems(database.db, worker, 'test', [{ ...row!, ...spent, delayMs: 1e18 }]);
+  expect(await openWork(database.db, id)).toMatchObject({ running: 0, due: 0 });
+});

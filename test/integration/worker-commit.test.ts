@@ -186,6 +186,19 @@ describe('a release', () => {
     expect(await events(id)).toEqual([]);
   });
 
+  test('waits 30 days at most, whatever an upstream asks for, and counts waits as far as they can be counted', async () => {
+    const id = await makeBatch(database.db, 1);
+    const worker = await makeWorker(database.db);
+    const [row] = await claim(database.db, worker, id, 1);
+    await release(worker, [released(row!, { delayMs: 1e18, waitedMs: 1e12 })]);
+    const [item] = await sql(
+      `select waited_ms, not_before - clock_timestamp() between '29 days 23 hours' and '30 days' as waits
+      from batch_items where batch_id = $1`,
+      [id],
+    );
+    expect(item).toEqual({ waited_ms: 2 ** 31 - 1, waits: true });
+  });
+
   test('counts unreadable inputs, and forgets them when one was read', async () => {
     const id = await makeBatch(database.db, 1);
     const worker = await makeWorker(database.db);
@@ -402,7 +415,7 @@ describe('the end of a completion window', () => {
       { error: 'batch item: expired' },
     ]);
     expect(await events(id)).toMatchObject([
-      { batch_idx: 1, attempts: 2, error_kind: 'expired', error_message: 'expired' },
+      { batch_idx: 1, attempts: 2, error_kind: 'timeout', error_message: 'expired' },
       { batch_idx: 2, attempts: 0 },
     ]);
     expect(await commit(worker, [success(row!)])).toEqual({ committed: 1, finished: [id] });

@@ -64,7 +64,7 @@ export async function makeWorker(db: Db, instance = 'test'): Promise<string> {
 
 /** Claims up to `n` fresh items of one batch. */
 export async function claim(db: Db, workerId: string, batchId: string, n: number, due = 0): Promise<ClaimedRow[]> {
-  return (await claimItems(db, workerId, [batchId], [n], due)).rows;
+  return (await claimItems(db, workerId, [batchId], [n], [due])).rows;
 }
 
 /** What the planner sees of a batch; undefined when it sees none. */

@@ -5,6 +5,8 @@ import type { OpenBatch } from '../../lib/store/claim.sql.ts';
 import { planClaim } from '../../lib/worker/fair.ts';
 import { createReadyQueue } from '../../lib/worker/ready.ts';
 
+const sum = (numbers: readonly number[]) => numbers.reduce((total, n) => total + n, 0);
+
 const batches = fc
   .array(
     fc.record({
@@ -51,7 +53,7 @@ describe('the plan of a claim', () => {
           due += Math.min(batch.taken, batch.due);
           expect(fresh.get(batch.batchId) ?? 0).toBe(Math.max(0, batch.taken - batch.due));
         }
-        expect(plan.due).toBe(due);
+        expect(sum(plan.due)).toBe(due);
       }),
       { numRuns: 300 },
     );
@@ -61,11 +63,12 @@ describe('the plan of a claim', () => {
     fc.assert(
       fc.property(batches, fc.nat(400), (given, slots) => {
         const plan = planClaim(given, slots);
-        const planned = plan.counts.reduce((sum, n) => sum + n, plan.due);
+        const planned = sum(plan.counts) + sum(plan.due);
         const there = given.reduce((sum, { fresh, due }) => sum + fresh + due, 0);
         expect(planned).toBe(Math.min(slots, there));
         for (const [i, id] of plan.batchIds.entries()) {
-          expect(plan.counts[i]).toBeGreaterThan(0);
+          expect(plan.counts[i]! + plan.due[i]!).toBeGreaterThan(0);
+          expect(plan.due[i]).toBeLessThanOrEqual(given.find(({ batchId }) => batchId === id)!.due);
           expect(plan.counts[i]).toBeLessThanOrEqual(given.find(({ batchId }) => batchId === id)!.fresh);
         }
         expect(new Set(plan.batchIds).size).toBe(plan.batchIds.length);
@@ -96,9 +99,9 @@ describe('the plan of a claim', () => {
 
   test('is empty for no slots and for no work', () => {
     const batch = { batchId: 'b', owner: 'ann', fresh: 3, running: 0, due: 1 };
-    expect(planClaim([batch], 0)).toEqual({ batchIds: [], counts: [], due: 0 });
-    expect(planClaim([{ ...batch, fresh: 0, due: 0 }], 9)).toEqual({ batchIds: [], counts: [], due: 0 });
-    expect(planClaim([], 9)).toEqual({ batchIds: [], counts: [], due: 0 });
+    expect(planClaim([batch], 0)).toEqual({ batchIds: [], counts: [], due: [] });
+    expect(planClaim([{ ...batch, fresh: 0, due: 0 }], 9)).toEqual({ batchIds: [], counts: [], due: [] });
+    expect(planClaim([], 9)).toEqual({ batchIds: [], counts: [], due: [] });
   });
 });
 

@@ -7,7 +7,7 @@ import type { Candidate, RoutePlan } from '../../lib/routing/plan.ts';
 import type { CallClass, CallResult } from '../../lib/upstream/outcome.ts';
 import { conclude, type Run } from '../../lib/worker/conclude.ts';
 import { type Outcome, refused } from '../../lib/worker/outcome.ts';
-import type { Ready } from '../../lib/worker/prepare.ts';
+import type { Ready } from '../../lib/worker/prepared.ts';
 
 const BODY = Buffer.from('{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":2}}');
 const NOW = 1_000_000;
@@ -179,11 +179,6 @@ test.each<CallClass>(['auth', 'forbidden', 'client_error', 'bad_response', 'too_
   },
 );
 
-test('a Retry-After beyond all time waits 30 days', () => {
-  const last = result('rate_limit_long', { retryAfterMs: 1e18 });
-  expect(concluded({ last, batch: { maxAttempts: 2 } })).toMatchObject({ delayMs: 30 * 86_400_000 });
-});
-
 test('an abort gives the item back with its calls counted and no round spent', () => {
   for (const last of [undefined, result('aborted'), result('server_error'), result('unreachable'), result('auth')]) {
     const outcome = concluded({ ...(last ? { last } : {}), aborted: true, reopens: 50 });
@@ -218,8 +213,8 @@ test('breakers that reopen too late, or never, are no healthy keys; on_limit wai
   expect(concluded({ reopens: 1000, item: { waitedMs: 299_000 } })).toMatchObject({ kind: 'released' });
   expect(concluded({ reopens: 1001, item: { waitedMs: 299_000 } })).toMatchObject(none);
   expect(concluded({ reopens: null })).toMatchObject(none);
-  const wait = { batch: { onLimit: 'wait' as const }, item: { waitedMs: 2 ** 31 - 10 } };
-  expect(concluded({ reopens: 1001, ...wait })).toMatchObject({ kind: 'released', waitedMs: 2 ** 31 - 1 });
+  const wait = { batch: { onLimit: 'wait' as const }, item: { waitedMs: 9_000_000 } };
+  expect(concluded({ reopens: 1001, ...wait })).toMatchObject({ kind: 'released', waitedMs: 9_001_001 });
   expect(concluded({ reopens: null, ...wait })).toMatchObject(none);
 });
 

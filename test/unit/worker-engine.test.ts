@@ -40,6 +40,7 @@ function harness(concurrency = 1) {
     mayClaim: () => lease.claims,
     mayRun: () => lease.stands,
     workerId: () => 'w',
+    neverTwice: false,
     claimer: {
       claim: () =>
         new Promise((resolve, reject) =>

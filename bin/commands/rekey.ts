@@ -1,0 +1,41 @@
+import { Command } from 'commander';
+import { resealSigningKeys } from '../../lib/auth/signing-keys.ts';
+import { rekeySecrets } from '../../lib/catalog/rekey.ts';
+import { createSecretBox, parseMasterKey } from '../../lib/catalog/secrets.ts';
+import { loadConfig } from '../../lib/config.ts';
+import { ConfigError } from '../../lib/errors.ts';
+import { createLog } from '../../lib/log.ts';
+import { replaceMasterKey } from '../../lib/postgres/secrets.ts';
+import { connected } from './connect.ts';
+
+const NEW_KEY = 'RELAY_NEW_MASTER_KEY';
+
+/**
+ * `relay-batch rekey`: seals everything stored under RELAY_NEW_MASTER_KEY instead of the key in use, in one transaction.
+ * With an embedded Postgres the server must be stopped, and the generated key's file is replaced as well.
+ */
+export function rekeyCommand(env: NodeJS.ProcessEnv): Command {
+  return new Command('rekey')
+    .description(`encrypt stored secrets with ${NEW_KEY}, all replicas stopped`)
+    .action(async () => {
+      const config = loadConfig(env);
+      const text = env[NEW_KEY];
+      if (!text) throw new ConfigError(`${NEW_KEY} is missing: 32 bytes in base64, as RELAY_MASTER_KEY`);
+      const to = createSecretBox(parseMasterKey(text, NEW_KEY));
+      await connected(
+        config,
+        createLog('warn'),
+        async ({ db, secretBox: from, masterKeyFile }) => {
+          if (from === null) throw new ConfigError('RELAY_MASTER_KEY is missing: it opens what is stored now');
+          const count = await rekeySecrets(db, from, to, resealSigningKeys);
+          // After the commit: a failure here leaves a start that names the key it needs, and the new key is at hand.
+          if (masterKeyFile !== null) await replaceMasterKey(config.dataDir, text);
+          process.stdout.write(
+            `${count} host keys and all signing keys are encrypted with the new key ${to.keyId} now. ` +
+              `${masterKeyFile === null ? 'Start the replicas with it as RELAY_MASTER_KEY.' : `${masterKeyFile} holds it.`}\n`,
+          );
+        },
+        true,
+      );
+    });
+}

@@ -1,0 +1,17 @@
+import { Command } from 'commander';
+import { requireBox, rotateSigningKeys } from '../../lib/auth/signing-keys.ts';
+import { loadConfig } from '../../lib/config.ts';
+import { createLog } from '../../lib/log.ts';
+import { connected } from './connect.ts';
+
+/** `relay-batch rotate-signing-key`: run it twice to end every token there is. */
+export function rotateSigningKeyCommand(env: NodeJS.ProcessEnv): Command {
+  return new Command('rotate-signing-key')
+    .description('sign inference tokens with a new key; the last one goes on verifying, the one before it stops')
+    .action(async () => {
+      const kid = await connected(loadConfig(env), createLog('warn'), ({ db, secretBox }) =>
+        rotateSigningKeys(db, requireBox(secretBox)),
+      );
+      process.stdout.write(`New tokens are signed with key ${kid}.\n`);
+    });
+}

@@ -1,0 +1,163 @@
+import { execFileSync } from 'node:child_process';
+import { mkdir, mkdtemp, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { call, completed, eventually, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
+import { openScene } from './support/scene.ts';
+
+const MIB = 1024 * 1024;
+const mayMount = await canMount();
+
+describe.concurrent('a payload directory that takes no more', { timeout: 120_000 }, () => {
+  test.skipIf(!mayMount)(
+    'answers 503, keeps results readable and resumes when there is room',
+    async ({ onTestFinished }) => {
+      const scene = await openScene(onTestFinished);
+      const { dsn, db } = await scene.database();
+      const upstream = await scene.countingUpstream({ delayMs: 20 });
+      const disk = join(scene.dir, 'disk');
+      await mkdir(disk);
+      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=8m', 'tmpfs', disk]);
+      scene.defer(async () => void execFileSync('umount', ['-l', disk]));
+      const server = await scene.start({ dsn, upstream, payloadDir: join(disk, 'payloads') });
+      const early = await submit(server, itemsOf(50, 'early'));
+      await finished(server, early);
+      const before = await call(server, 'GET', `/v1/batches/${early}/results`);
+      const id = await submit(server, itemsOf(1500, 'full'));
+      await completed(server, id, 100);
+
+      await fillUp(join(disk, 'ballast'));
+      const refused = await eventually(
+        () => call(server, 'POST', '/v1/batches', itemsOf(3000, 'refused')),
+        (answer) => answer.status !== 202,
+      );
+      expect([refused.status, refused.json.error.code]).toEqual([503, 'storage_full']);
+      expect(refused.headers.get('retry-after')).toMatch(/^\d+$/);
+      expect((await call(server, 'GET', `/v1/batches/${early}/results`)).text).toBe(before.text);
+      expect((await call(server, 'GET', `/v1/batches/${id}/results`)).status).toBe(200);
+      await server.logged('group commit waits for the payload store');
+
+      await rm(join(disk, 'ballast'));
+      await finished(server, id);
+      await expectRecordedOnce(server, db, id, 1500);
+      const { users } = await upstream.stats();
+      const twice = Object.keys(users).filter((user) => users[user]! > 1 && user.startsWith('full-'));
+      expect(twice).toEqual([]);
+      expect(server.running()).toBe(true);
+    },
+  );
+
+  test('refuses submits and keeps answers in memory while its directories are files', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const { dsn, db } = await scene.database();
+    const upstream = await scene.countingUpstream({ delayMs: 20 });
+    const server = await scene.start({ dsn, upstream });
+    const id = await submit(server, itemsOf(600, 'file'));
+    await completed(server, id, 50);
+    const segments = join(scene.dir, 'payloads', 'segment');
+    const back = await replaceByFile(segments);
+    await server.logged('group commit waits for the payload store');
+    const backInput = await replaceByFile(join(scene.dir, 'payloads', 'input'));
+    const refused = await call(server, 'POST', '/v1/batches', itemsOf(3, 'refused'));
+    expect([refused.status, refused.json.error.code]).toEqual([503, 'storage_full']);
+    await backInput();
+    await back();
+    const status = await finished(server, id);
+    expect(status.counts).toEqual({ completed: 600 });
+    await expectRecordedOnce(server, db, id, 600);
+    const { users } = await upstream.stats();
+    expect(Object.values(users).filter((times) => times > 1)).toEqual([]);
+    // Nothing half written stays behind.
+    const names = await readdir(join(scene.dir, 'payloads'), { recursive: true });
+    expect(names.filter((name) => name.includes('.tmp-'))).toEqual([]);
+  });
+
+  test('waits for inputs that cannot be read, and runs their items when they can', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const { dsn, db } = await scene.database();
+    const upstream = await scene.countingUpstream({ delayMs: 20 });
+    const server = await scene.start({ dsn, upstream });
+    const id = await submit(server, itemsOf(800, 'unread'));
+    await completed(server, id, 50);
+    const back = await replaceByFile(join(scene.dir, 'payloads', 'input'));
+    await eventually(
+      () =>
+        db.query<{ n: number }>({
+          name: 'failures',
+          text: 'select max(load_failures)::int as n from batch_items',
+          values: [],
+        }),
+      (result) => result.rows[0]!.n > 0,
+    );
+    await back();
+    const status = await finished(server, id);
+    expect(status.counts).toEqual({ completed: 800 });
+    await expectRecordedOnce(server, db, id, 800);
+  });
+});
+
+describe('two payload directories', { timeout: 60_000 }, () => {
+  test('keep the second replica from being ready, and it says why', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const { dsn, db } = await scene.database();
+    const upstream = await scene.countingUpstream();
+    const first = await scene.start({ dsn, upstream, home: 'a' });
+    const second = await scene.start({
+      dsn,
+      upstream,
+      home: 'b',
+      payloadDir: join(scene.dir, 'elsewhere'),
+      waitUntilReady: false,
+    });
+    const reason = 'payload directory is not shared';
+    const health = () =>
+      fetch(`${second.url}/healthz`).then(
+        async (answer) => ({ status: answer.status, text: await answer.text() }),
+        () => ({ status: 0, text: '' }),
+      );
+    const answer = await eventually(health, ({ text }) => text.includes(reason));
+    expect(answer.status).toBe(503);
+    const refused = await call(second, 'POST', '/v1/batches', itemsOf(3, 'elsewhere'));
+    expect([refused.status, refused.json.error.code]).toEqual([503, 'not_ready']);
+    const id = await submit(first, itemsOf(200, 'shared'));
+    await finished(first, id);
+    await expectRecordedOnce(first, db, id, 200);
+    expect((await health()).status).toBe(503);
+    expect(await second.stop()).toBe(0);
+  });
+});
+
+/** Puts a file where the directory is; the function given undoes it. */
+async function replaceByFile(directory: string): Promise<() => Promise<void>> {
+  await rename(directory, `${directory}.away`);
+  await writeFile(directory, '');
+  return async () => {
+    await rm(directory);
+    await rename(`${directory}.away`, directory);
+  };
+}
+
+/** Writes until there is no room for another byte. */
+async function fillUp(path: string): Promise<void> {
+  for (let size = MIB; size >= 1; size = Math.floor(size / 4)) {
+    for (let failed = false; !failed; ) {
+      await writeFile(path, Buffer.alloc(size), { flag: 'a' }).catch(() => {
+        failed = true;
+      });
+    }
+  }
+}
+
+async function canMount(): Promise<boolean> {
+  const directory = await mkdtemp(join(tmpdir(), 'relay-mount-'));
+  try {
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', directory], { stdio: 'ignore' });
+    execFileSync('umount', [directory], { stdio: 'ignore' });
+    return true;
+  } catch {
+    return false;
+  } finally {
+    await rmdir(directory);
+  }
+}
