@@ -19,6 +19,7 @@ import { benchSubmit } from './submit.ts';
 import { type Bed, createBed } from './support/bed.ts';
 import { type Figure, isMet } from './support/figure.ts';
 import { renderFigures } from './support/table.ts';
+import { benchUsage } from './usage.ts';
 
 // `npm run bench [section...]`: runs the sections named, or all of them, one after the other; prints each as a table and
 // writes all figures to bench-results.json (--json elsewhere). A missed target does not fail the run, a broken section does.
@@ -36,6 +37,7 @@ const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   results: benchResults,
   cancel: benchCancel,
   claim: benchClaim,
+  usage: benchUsage,
   restart: benchRestart,
   start: benchStart,
   idle: benchIdle,

@@ -113,7 +113,7 @@ export function createLease(deps: LeaseDeps): Lease {
   void beatNow();
 
   return {
-    id: () => workerId,
+    id: () => (registered ? workerId : null),
     healthy: () => registered && deps.clock.monotonic() - lastBeat < STOP_CLAIMING_MS,
     stands: () => registered && deps.clock.monotonic() - lastBeat < GIVE_UP_MS,
     mayRescue: () => deps.clock.monotonic() - gapEnded > NO_RESCUE_AFTER_GAP_MS,

@@ -25,8 +25,11 @@ function groupReads(items: readonly ClaimedItem[]): ClaimedItem[][] {
   let end = 0;
   for (const item of items) {
     const itemEnd = item.inputOffset + item.inputLength;
+    // What was unreadable before is read alone: it must not take its neighbours along.
     const joins =
       group.length > 0 &&
+      group[0]!.loadFailures === 0 &&
+      item.loadFailures === 0 &&
       group[0]!.batch.inputId === item.batch.inputId &&
       item.inputOffset >= start &&
       item.inputOffset - end <= GAP &&
