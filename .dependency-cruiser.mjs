@@ -11,7 +11,7 @@ const LAYERS = [
   ['auth, routing, keypool, limits, upstream', '^lib/(auth|routing|keypool|limits|upstream)/'],
   ['batch, worker, usage', '^lib/(batch|worker|usage)/'],
   ['http', '^lib/http/'],
-  ['app', '^lib/(app|ready|metrics)\\.ts$'],
+  ['app', '^lib/(app|app-[a-z]+|ready|metrics)\\.ts$'],
   ['bin, handlers', '^(bin|handlers)/'],
 ];
 

@@ -30,7 +30,13 @@ const CLOSE_MS = 2000;
  * service is ready; `/healthz` tells them apart. Throws ConfigError.
  */
 export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: Log): Promise<Server> {
-  const app = await createApp({ config, env, log, onWake: (self, wake) => void worker(self)(sqsEvent(wake)) });
+  const app = await createApp({
+    config,
+    env,
+    log,
+    onWake: (self, wake) => void worker(self)(sqsEvent(wake)),
+    onMessages: (self, event) => worker(self)(event),
+  });
   const servers: HttpServer[] = [];
   const listen = async (port: number, routes: BoundRoute[], maxBodyBytes: number, guard?: ServeOptions['guard']) => {
     const server = await serve({

@@ -1,37 +1,39 @@
-import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
-import type { Wake } from '../lib/queue/queue.ts';
+import type { Context, SQSBatchResponse, SQSEvent } from 'aws-lambda';
+import { reasonOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
+import { parseWake, type Wake, wakeBody } from '../lib/queue/queue.ts';
 
 export interface WorkerApp {
-  /** Looks for work; what it finds is read from Postgres. */
-  wake(wake: Wake): void;
+  log: Log;
+  /**
+   * Looks for work; what it finds is read from Postgres. In the container it returns at once; on Lambda, where nothing
+   * goes on after a return, it works until there is nothing to do or `remainingMs` is running out.
+   */
+  wake(wake: Wake, remainingMs: () => number): void | Promise<void>;
 }
+
+/** Of Lambda's context, what the worker uses; the container's adapter has none. */
+type Remaining = Pick<Context, 'getRemainingTimeInMillis'>;
 
 /**
- * The worker. Takes an SQS-shaped event in both forms: the container's queue adapter makes one of each notification. A
- * message only says that there is something to look at, so a duplicate, late or unknown one does no harm and none is
- * ever given back.
+ * The worker. Takes an SQS event in both forms: the container's queue adapters make one of what they receive. A message
+ * only says that there is something to look at, so a duplicate, late or unknown one does no harm. It is given back only
+ * when the look itself failed: Postgres was away.
  */
-export function worker(app: WorkerApp): (event: SQSEvent) => Promise<SQSBatchResponse> {
-  return async (event) => {
-    for (const { body } of event.Records) app.wake(parseWake(body));
-    return { batchItemFailures: [] };
+export function worker(app: WorkerApp): (event: SQSEvent, context?: Remaining) => Promise<SQSBatchResponse> {
+  return async (event, context) => {
+    const remainingMs = () => context?.getRemainingTimeInMillis() ?? Number.POSITIVE_INFINITY;
+    const batchItemFailures: SQSBatchResponse['batchItemFailures'] = [];
+    for (const { messageId, body } of event.Records) {
+      try {
+        await app.wake(parseWake(body), remainingMs);
+      } catch (error) {
+        app.log.error({ err: reasonOf(error), message: messageId }, 'wake-up failed');
+        batchItemFailures.push({ itemIdentifier: messageId });
+      }
+    }
+    return { batchItemFailures };
   };
-}
-
-/** The message body of a wake-up. */
-export function wakeBody(wake: Wake): string {
-  return JSON.stringify(wake);
-}
-
-function parseWake(body: string): Wake {
-  try {
-    const value = JSON.parse(body) as { kind?: unknown; batchId?: unknown };
-    if (value.kind === 'cancel' && typeof value.batchId === 'string') return { kind: 'cancel', batchId: value.batchId };
-    if (value.kind === 'catalog') return { kind: 'catalog' };
-  } catch {
-    // Whoever sent it wanted attention: looking for work is cheap.
-  }
-  return { kind: 'work' };
 }
 
 /** An SQS event with one message, as the container's queue adapter makes it. */

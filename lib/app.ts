@@ -1,4 +1,6 @@
 import { once } from 'node:events';
+import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
+import { awsOf, openPayloads, openQueue } from './app-clients.ts';
 import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
 import { checkSigningKeys } from './auth/signing-keys.ts';
 import { createTokenVerifier } from './auth/verify-token.ts';
@@ -19,11 +21,10 @@ import { purgeLimits } from './limits/purge.ts';
 import type { Log } from './log.ts';
 import { createMetrics, type Metrics } from './metrics.ts';
 import type { Embedded } from './postgres/embedded.ts';
-import { createListener, createPostgresQueue } from './queue/postgres.ts';
+import { createListener } from './queue/postgres.ts';
 import type { Wake, WakeQueue } from './queue/queue.ts';
 import { createReadiness, type NotReady, type Step } from './ready.ts';
 import { createDb, type Database } from './store/db.ts';
-import { createFileStore } from './store/files.ts';
 import { type InstanceLock, lockInstance } from './store/instance-lock.ts';
 import { migrate } from './store/migrate.ts';
 import type { PayloadStore } from './store/payloads.ts';
@@ -84,13 +85,15 @@ export interface AppOptions {
   log: Log;
   /** What a wake-up from the queue is passed to: in the container the worker handler. */
   onWake(app: App, wake: Wake): void;
+  /** The same for SQS messages (RELAY_QUEUE=sqs). */
+  onMessages(app: App, event: SQSEvent): Promise<SQSBatchResponse>;
 }
 
 /**
  * Builds the service in its container form. Returns as soon as clients exist; migrations, catalogue and worker follow
  * behind `ready`. Throws ConfigError.
  */
-export async function createApp({ config, env, log, onWake }: AppOptions): Promise<App> {
+export async function createApp({ config, env, log, onWake, onMessages }: AppOptions): Promise<App> {
   const clock = systemClock;
   const stopping = new AbortController();
   const home = await settle(config, log);
@@ -102,14 +105,14 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
     applicationName: 'relay-batch',
     log,
   });
-  const payloads = createFileStore(config.payloadDir);
+  const payloads = await openPayloads(config, env);
   const checkStore = createStoreCheck(db, payloads);
-  const postgresQueue = createPostgresQueue(db);
+  const wakes = await openQueue(config, env, db);
   const queue: WakeQueue = {
     send(wake, count) {
       // Our own worker does not need the round trip, nor the LISTEN connection, to hear of our own submits.
       if (wake.kind === 'work') worker?.wake();
-      return postgresQueue.send(wake, count);
+      return wakes.send(wake, count);
     },
   };
   const client = createUpstreamClient({ connections: Math.max(1, config.concurrency), userAgent: USER_AGENT, clock });
@@ -228,6 +231,14 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
     return { worker: made, sweeper: sweep };
   };
 
+  const pollWhenReady = async (): Promise<{ stop(): Promise<void> } | null> => {
+    const { createSqsPoller } = await import('./queue/sqs.ts');
+    await readiness.done.catch(() => {});
+    if (stopping.signal.aborted || readiness.notReady() !== null) return null;
+    const handle = (event: SQSEvent) => onMessages(app, event);
+    return createSqsPoller({ queueUrl: config.sqsQueueUrl!, ...awsOf(env, 'SQS'), log, handle });
+  };
+
   const readiness = createReadiness(steps, log, stopping.signal);
   const listener = createListener({
     dsn: home.directDsn,
@@ -240,6 +251,7 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
     },
     onBreakers: () => void pool.refresh(),
   });
+  const polling = config.queue === 'sqs' ? pollWhenReady() : null;
   const storeChecks = watchStore(readiness.done, stopping.signal, async () => {
     const reason = await checkStore();
     const recovered = readiness.degraded() && reason === null;
@@ -282,8 +294,10 @@ export async function createApp({ config, env, log, onWake }: AppOptions): Promi
     async stop(deadlineMs, served) {
       stopping.abort();
       await readiness.done.catch(() => {});
+      await (await polling)?.stop();
       await Promise.all([worker?.stop(deadlineMs), sweeper?.stop(), compactor.stop(), storeChecks, served]);
-      await Promise.all([listener.stop(), lock?.release(), client.close()]);
+      await Promise.all([listener.stop(), lock?.release(), client.close(), payloads.close()]);
+      wakes.close();
       await db.close();
       await home.embedded?.stop();
     },

@@ -5,3 +5,18 @@ export type Wake = { kind: 'work' } | { kind: 'cancel'; batchId: string } | { ki
 export interface WakeQueue {
   send(wake: Wake, count?: number): Promise<void>;
 }
+
+/** The message body of a wake-up. */
+export function wakeBody(wake: Wake): string {
+  return JSON.stringify(wake);
+}
+
+/** The wake-up of a message body. Whoever sent something else wanted attention: looking for work is cheap. */
+export function parseWake(body: string): Wake {
+  try {
+    const value = JSON.parse(body) as { kind?: unknown; batchId?: unknown };
+    if (value.kind === 'cancel' && typeof value.batchId === 'string') return { kind: 'cancel', batchId: value.batchId };
+    if (value.kind === 'catalog') return { kind: 'catalog' };
+  } catch {}
+  return { kind: 'work' };
+}

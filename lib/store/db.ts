@@ -47,6 +47,8 @@ export interface DbOptions {
   prepared: boolean;
   applicationName: string;
   log: Log;
+  /** How long an unused connection stays open, ms (60,000); 0 keeps it, without a timer. */
+  idleMs?: number;
 }
 
 /** The pool. A broken idle connection is logged and replaced, never thrown. */
@@ -56,7 +58,7 @@ export function createDb(options: DbOptions): Database {
     max: options.max,
     application_name: options.applicationName,
     connectionTimeoutMillis: 10_000,
-    idleTimeoutMillis: 60_000,
+    idleTimeoutMillis: options.idleMs ?? 60_000,
     keepAlive: true,
     query_timeout: STATEMENT_LIMIT_MS,
     types,

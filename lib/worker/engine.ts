@@ -47,6 +47,11 @@ export interface EngineDeps<Ready extends Waiting> {
   runner: ItemRunner<Ready>;
   commits: GroupCommit;
   releases: Releases;
+  /**
+   * Nothing is held, and the last claim found nothing or none may be made; `nextDueMs` until a released item may run, null
+   * when none waits. May be called again and again.
+   */
+  onRest?: (nextDueMs: number | null) => void;
 }
 
 export interface Engine {
@@ -103,6 +108,11 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   let dueTimer: NodeJS.Timeout | null = null;
   let dueAt = 0;
   const idle: (() => void)[] = [];
+  let nextDue: number | null = null;
+
+  const checkRest = () => {
+    if (deps.onRest && held.size === 0 && !claiming && !unsure && !stopping) deps.onRest(nextDue);
+  };
 
   const hold = ({ batch, idx }: ClaimedItem) => {
     const items = held.get(batch.id);
@@ -159,6 +169,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
         unread = unread.concat(items);
         if (stopping) giveBackUnread();
         else if (items.length > 0) void load();
+        nextDue = nextDueMs;
         if (nextDueMs !== null) wakeIn(nextDueMs);
         if (!more && !wakeAgain) break;
       }
@@ -171,6 +182,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       claiming = false;
       for (const id of cancelledBatches) if (!held.has(id)) cancelledBatches.delete(id);
       checkQuiet();
+      checkRest();
     }
   };
 
@@ -339,9 +351,11 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     settled(items) {
       for (const { item } of items) unhold(item);
       fill();
+      checkRest();
     },
     letGo(items) {
       for (const item of items) unhold(item);
+      if (deps.onRest) void claim(); // to learn when they are due
     },
     heldBatches: () => [...held.keys()],
     abortAll: () => abort('stopped'),

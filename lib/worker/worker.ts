@@ -41,6 +41,8 @@ export interface WorkerDeps {
   onBeat(beat: Beat): void;
   /** A worker id holds a lease for the first time, before anything is claimed under it. */
   onFirstLease(workerId: string): Promise<void>;
+  /** Nothing is in hand and nothing can be claimed (`EngineDeps.onRest`); for a worker that ends then. */
+  onRest?: (nextDueMs: number | null) => void;
   observe: {
     claim(seconds: number): void;
     flush(figures: { items: number; bytes: number; seconds: number }): void;
@@ -201,6 +203,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     runner,
     commits,
     releases,
+    ...(deps.onRest ? { onRest: deps.onRest } : {}),
   });
   const breakers = setInterval(() => {
     if (engine.running() > 0) void deps.pool.refresh();

@@ -1,0 +1,254 @@
+import { fileURLToPath } from 'node:url';
+import { type Env, openPayloads, openQueue } from './app-clients.ts';
+import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
+import { checkSigningKeys } from './auth/signing-keys.ts';
+import { createTokenVerifier } from './auth/verify-token.ts';
+import { createCompactor } from './batch/compact.ts';
+import type { Catalog } from './catalog/catalog.ts';
+import { loadCatalog } from './catalog/load.ts';
+import { checkMasterKey } from './catalog/rekey.ts';
+import { createSecretBox, parseMasterKey } from './catalog/secrets.ts';
+import { createSnapshot } from './catalog/snapshot.ts';
+import { type Clock, systemClock, uuidv7 } from './clock.ts';
+import type { Config } from './config.ts';
+import { ConfigError, reasonOf } from './errors.ts';
+import { createKeyPool } from './keypool/pool.ts';
+import { purgeLimits } from './limits/purge.ts';
+import type { Log } from './log.ts';
+import type { Wake, WakeQueue } from './queue/queue.ts';
+import type { NotReady } from './ready.ts';
+import { createDb } from './store/db.ts';
+import { expectedVersion, isSchemaCurrent } from './store/migrate.ts';
+import type { PayloadStore } from './store/payloads.ts';
+import { createRenewingDb, type RenewingDatabase } from './store/renewing-db.ts';
+import { createStoreCheck } from './store/shared.ts';
+import { purgeExpiredTokens } from './store/tokens.sql.ts';
+import { readDemand, readVersionAndTime } from './store/wakeups.sql.ts';
+import { createUpstreamClient } from './upstream/client.ts';
+import { type BatchUsage, batchUsage } from './usage/batch.ts';
+import { type InvocationHooks, runInvocation } from './worker/invocation.ts';
+import { takeBackFormer } from './worker/rescue.ts';
+import { createSweeper } from './worker/sweep.ts';
+import { createWorker, type Worker } from './worker/worker.ts';
+
+const USER_AGENT = 'relay-batch/0.1';
+/** A bundle has the migrations beside its folder, as this file does: only their names are read, never their SQL. */
+const MIGRATIONS = fileURLToPath(new URL('../migrations', import.meta.url));
+/** A connection unused for so long may have been dropped while the process was frozen. */
+const MAX_IDLE_MS = 30_000;
+/** What is known of catalogue and credentials is at most this old when a request is answered. */
+const FRESH_MS = 1000;
+/** Workers that run at once (reserved concurrency): more wake-ups would only wait. */
+const MAX_WORKERS = 8;
+/** A compaction is begun with so much left; else the sweep does it. */
+const COMPACT_MS = 60_000;
+
+/** What the handlers are made of on Lambda: everything that can live between two invocations, and no timer. */
+export interface LambdaApp {
+  config: Config;
+  log: Log;
+  clock: Clock;
+  db: RenewingDatabase;
+  payloads: PayloadStore;
+  queue: WakeQueue;
+  maxItems: number;
+  maxRequestBytes: number;
+  maxPendingItemsPerOwner: number;
+  /** An answer is one value of at most 6 MB. */
+  streaming: false;
+  instance: string;
+  catalog(): Catalog;
+  notReady(): NotReady | null;
+  authenticate(headers: Headers): Promise<Caller>;
+  abortHere(batchId: string): void;
+  batchUsage(batchId: string): Promise<BatchUsage>;
+  /** To be called before each invocation: looks whether the service is ready, and what has changed. Never rejects. */
+  prepare(): Promise<void>;
+  /** Works until there is nothing to do or the time runs out; rejects when the database is away. */
+  wake(wake: Wake, remainingMs: () => number): Promise<void>;
+  sweep(options: { housekeep: boolean }): Promise<void>;
+  /** For tests: a Lambda container just ends. */
+  close(): Promise<void>;
+}
+
+/**
+ * Builds the service in its Lambda form, once a container: one database connection, no migrations (503
+ * `schema_outdated` until they were run), no listener, no server, nothing that runs between invocations. Throws ConfigError.
+ */
+export async function createLambdaApp(config: Config, env: Env, log: Log): Promise<LambdaApp> {
+  const { pgDsn } = config;
+  if (pgDsn === null) throw new ConfigError('RELAY_PG_DSN is missing: there is no embedded Postgres on Lambda');
+  const clock = systemClock;
+  // The log stream is the container's own: its next invocation takes back at once what a killed one left.
+  const instance = config.instanceId ?? (env.AWS_LAMBDA_LOG_STREAM_NAME || uuidv7());
+  const secretBox = config.masterKey === null ? null : createSecretBox(parseMasterKey(config.masterKey));
+  const open = () =>
+    createDb({
+      dsn: pgDsn,
+      max: 1,
+      prepared: config.pgPrepared,
+      applicationName: 'relay-batch lambda',
+      log,
+      idleMs: 0,
+    });
+  const db = createRenewingDb(open, clock.now, MAX_IDLE_MS);
+  const payloads = await openPayloads(config, env);
+  const queue = await openQueue(config, env, db);
+  const pool = createKeyPool({ db, log, clock, probeLeaseMs: config.itemTimeoutMs });
+  const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
+  const tokens = createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic });
+  const compactor = createCompactor({ db, payloads, clock, log });
+  const checkStore = createStoreCheck(db, payloads);
+  const schema = await expectedVersion(MIGRATIONS);
+  const rescue = { db, log, instance, onWorkerLoss: config.onWorkerLoss };
+
+  let started = false;
+  let notReady: NotReady | null = { code: 'not_ready', reason: 'starting' };
+  let lookedAt = Number.NEGATIVE_INFINITY;
+  let offsetMs = 0;
+
+  const start = async (): Promise<NotReady | null> => {
+    if (!(await isSchemaCurrent(db, schema))) {
+      return { code: 'schema_outdated', reason: 'database schema is outdated: run relay-batch migrate' };
+    }
+    const store = await checkStore();
+    if (store !== null) return { code: 'not_ready', reason: store };
+    await checkMasterKey(db, secretBox);
+    await checkSigningKeys(db, secretBox);
+    started = true;
+    return null;
+  };
+  const look = async (): Promise<NotReady | null> => {
+    const unready = started ? null : await start();
+    if (unready !== null) return unready;
+    const { version, nowMs } = await readVersionAndTime(db);
+    offsetMs = nowMs - clock.now();
+    await snapshot.refreshIfNewer(version);
+    snapshot.current(); // throws until a first one was loaded
+    return null;
+  };
+  const prepare = async (): Promise<void> => {
+    if (notReady === null && clock.now() - lookedAt < FRESH_MS) return;
+    db.renew();
+    try {
+      notReady = await look();
+      if (notReady !== null) log.warn({ reason: notReady.reason }, 'not ready');
+      lookedAt = clock.now();
+    } catch (error) {
+      const reason = error instanceof ConfigError ? error.message : 'waiting for the database and the payload store';
+      notReady = { code: 'not_ready', reason };
+      log.error({ err: reasonOf(error) }, 'not ready');
+    }
+  };
+  const prepared = async (): Promise<void> => {
+    await prepare();
+    if (notReady !== null) throw new Error(notReady.reason);
+  };
+
+  /** The fall-back of a wake-up that is not sent is the sweep's next one. */
+  const sendWakes = async (count: number): Promise<void> => {
+    await queue.send({ kind: 'work' }, count).catch((error) => {
+      log.warn({ err: reasonOf(error) }, 'could not wake the workers');
+    });
+  };
+
+  const work = async (remainingMs: () => number): Promise<void> => {
+    await prepared();
+    await pool.ensureFresh();
+    // Its own in each invocation: connections that were frozen look alive, and their end would open a key's breaker.
+    const client = createUpstreamClient({ connections: Math.max(1, config.concurrency), userAgent: USER_AGENT, clock });
+    const finished: string[] = [];
+    let handled = 0;
+    const count = (n: number) => {
+      handled += n;
+    };
+    const startWorker = (hooks: InvocationHooks): Worker =>
+      createWorker({
+        db,
+        store: payloads,
+        client,
+        pool,
+        clock,
+        log,
+        instance,
+        concurrency: Math.max(1, config.concurrency),
+        flushMs: config.flushMs,
+        itemTimeoutMs: config.itemTimeoutMs,
+        onWorkerLoss: config.onWorkerLoss,
+        ...hooks,
+        catalog: () => snapshot.current(),
+        refreshCatalog: (version) => snapshot.refreshIfNewer(version),
+        onFinished: (ids) => void finished.push(...ids),
+        onBeat() {},
+        onFirstLease: async (workerId) => void finished.push(...(await takeBackFormer(rescue, workerId)).finished),
+        observe: { claim() {}, flush() {}, final: (_, n) => count(n), released: count, upstream() {} },
+      });
+    try {
+      await runInvocation({ remainingMs, itemTimeoutMs: config.itemTimeoutMs, startWorker });
+    } finally {
+      await client.close();
+    }
+    // One that found nothing sends nothing: what is due then is not for it to claim, and it would go round for ever.
+    if (handled > 0 && (await readDemand(db, 1)).due > 0) await sendWakes(1);
+    if (finished.length > 0 && remainingMs() > COMPACT_MS) await compactor.compact(finished);
+    log.info({ handled, remainingMs: remainingMs() }, 'invocation done');
+  };
+
+  return {
+    config,
+    log,
+    clock,
+    db,
+    payloads,
+    queue,
+    maxItems: config.maxItems,
+    maxRequestBytes: config.maxRequestBytes,
+    maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
+    streaming: false,
+    instance,
+    catalog: () => snapshot.current(),
+    notReady: () => notReady,
+    authenticate: (headers) => authenticate(headers, snapshot.current(), { nowMs: clock.now() + offsetMs, tokens }),
+    abortHere() {}, // running items are other containers': they hear of a cancel with their next beat
+    batchUsage: (batchId) => batchUsage(db, batchId),
+    prepare,
+    wake: (wake, remainingMs) => (wake.kind === 'work' ? work(remainingMs) : Promise.resolve()),
+    async sweep({ housekeep }) {
+      await prepared();
+      const selfId = uuidv7();
+      const sweeper = createSweeper({
+        db,
+        store: payloads,
+        clock,
+        log,
+        rescue,
+        retentionDays: config.retentionDays,
+        usageRetentionDays: config.usageRetentionDays,
+        selfId: () => selfId,
+        mayRescue: () => true,
+        compact: (ids) => compactor.compact(ids),
+        wake() {},
+        purge: async () => {
+          await purgeLimits(db);
+          await purgeExpiredTokens(db);
+        },
+      });
+      const none = { alive: true, catalogVersion: 0, nowMs: 0, cancelled: [], workDue: false };
+      try {
+        await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false });
+        // Before the slow part: a compaction that outlives this invocation must not cost the wake-ups.
+        const { due, workers } = await readDemand(db, MAX_WORKERS);
+        if (due > workers) await sendWakes(due - workers);
+        await sweeper.onBeat({ ...none, rescueDue: false, expiryDue: false, compactionDue: true });
+        if (housekeep) await sweeper.housekeep();
+      } finally {
+        await sweeper.stop();
+      }
+    },
+    async close() {
+      queue.close();
+      await payloads.close();
+      await db.close();
+    },
+  };
+}
