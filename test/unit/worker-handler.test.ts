@@ -16,14 +16,14 @@ test('each kind of wake-up arrives as it was sent', async () => {
   ];
   for (const wake of wakes) {
     const seen: Wake[] = [];
-    expect(await worker({ wake: (one) => seen.push(one) })(sqsEvent(wake))).toEqual({ batchItemFailures: [] });
+    expect(await worker({ wake: (one) => void seen.push(one) })(sqsEvent(wake))).toEqual({ batchItemFailures: [] });
     expect(seen).toEqual([wake]);
   }
 });
 
 test('case 17: duplicates and messages that nobody understands only make it look for work; none is given back', async () => {
   const seen: Wake[] = [];
-  const run = worker({ wake: (one) => seen.push(one) });
+  const run = worker({ wake: (one) => void seen.push(one) });
   const bodies = ['{"kind":"work"}', '{"kind":"work"}', '', '{', 'null', '[]', '{"kind":"cancel"}', '{"kind":7}'];
   expect(await run(event(...bodies))).toEqual({ batchItemFailures: [] });
   expect(seen).toEqual(bodies.map(() => ({ kind: 'work' })));
