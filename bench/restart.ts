@@ -1,9 +1,8 @@
 import { join } from 'node:path';
-import pg from 'pg';
 import { findEmbedded } from '../lib/postgres/find.ts';
 import { startServer } from '../test/support/server.ts';
 import { allCompleted, finalItems, finalItemsReach, finished, submit } from './support/batches.ts';
-import type { Bed, BenchDatabase } from './support/bed.ts';
+import { type Bed, type BenchDatabase, openDatabase } from './support/bed.ts';
 import type { Figure } from './support/figure.ts';
 import { catalogOf, KEYS, submission, UPSTREAM_KEY } from './support/items.ts';
 
@@ -75,8 +74,5 @@ export async function benchRestart(bed: Bed): Promise<Figure[]> {
 async function connect(bed: Bed, dataDir: string): Promise<BenchDatabase> {
   const dsn = await findEmbedded(dataDir);
   if (dsn === null) throw new Error(`no Postgres runs in ${dataDir}`);
-  const pool = new pg.Pool({ connectionString: dsn, max: 1 });
-  pool.on('error', () => {});
-  bed.defer(() => pool.end());
-  return { dsn, sql: async (text, values = []) => (await pool.query(text, values)).rows };
+  return openDatabase(bed, dsn);
 }

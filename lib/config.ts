@@ -8,6 +8,8 @@ const int = (min: number, max: number) =>
     .transform(Number)
     .pipe(z.number().min(min, `at least ${min}`).max(max, `at most ${max}`));
 const MIB = 1024 * 1024;
+/** Design section 5: a native body is refused over the smaller of this and RELAY_MAX_REQUEST_BYTES. */
+const MAX_REQUEST_BYTES = 64 * MIB;
 
 /**
  * Every variable the service reads, with its default. `docs/configuration.md` is generated from it: `meta` holds what
@@ -42,7 +44,7 @@ export const ENVIRONMENT = z.object({
     .meta({ about: 'Address to listen on, both ports. The container image sets 0.0.0.0.' }),
   RELAY_PORT: int(0, 65535).default(8080).meta({ about: 'Inference port. 0 takes a free one.' }),
   RELAY_CONTROL_PORT: z
-    .union([z.literal('off'), int(0, 65535)])
+    .union([z.literal('off'), int(0, 65535)], 'off, or a whole number from 0 to 65535')
     .default(8081)
     .meta({ about: 'Control port, or `off`.' }),
   RELAY_ADMIN_TOKEN: z
@@ -63,9 +65,9 @@ export const ENVIRONMENT = z.object({
   RELAY_BATCH_MAX_ITEMS: int(1, 100_000)
     .default(50_000)
     .meta({ unit: 'items', about: 'Most items of one native batch.' }),
-  RELAY_MAX_REQUEST_BYTES: int(1024, 64 * MIB)
+  RELAY_MAX_REQUEST_BYTES: int(1, Number.MAX_SAFE_INTEGER)
     .default(32 * MIB)
-    .meta({ unit: 'bytes', about: 'Largest body of a native submit (64 MiB at most).' }),
+    .meta({ unit: 'bytes', about: 'Largest body of a native submit; more than 64 MiB counts as 64 MiB.' }),
   RELAY_BATCH_PAYLOAD_DIR: z
     .string()
     .min(1)
@@ -188,7 +190,7 @@ export function loadConfig(env: Record<string, string | undefined>): Config {
     catalogPath: e.RELAY_CATALOG ?? null,
     publicUrl: e.RELAY_PUBLIC_URL ?? null,
     maxItems: e.RELAY_BATCH_MAX_ITEMS,
-    maxRequestBytes: e.RELAY_MAX_REQUEST_BYTES,
+    maxRequestBytes: Math.min(e.RELAY_MAX_REQUEST_BYTES, MAX_REQUEST_BYTES),
     payloadDir: e.RELAY_BATCH_PAYLOAD_DIR,
     concurrency: e.RELAY_BATCH_CONCURRENCY,
     itemTimeoutMs: e.RELAY_BATCH_ITEM_TIMEOUT_S * 1000,

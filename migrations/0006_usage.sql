@@ -29,23 +29,21 @@ create table usage_routes (
   resolved_via text
 );
 
+-- The order of the columns is that of their use: reports read the first of a million rows, and nothing of a row is reached
+-- without passing what stands before it.
 create table usage_events (
   batch_id uuid not null,
   batch_idx integer not null,
+  duration_ms integer not null,
   -- Milliseconds, as they are shown: what reads as sorted by (ts, request_id) is sorted so, and cursors are exact.
   ts timestamptz(3) not null,
   status smallint not null,
   attempts smallint not null,
-  duration_ms integer not null,
-  started_at timestamptz,
   -- Milliseconds after started_at.
   response_start_ms integer,
-  response_end_ms integer,
-  error_kind text,
-  error_message text,
-  finish_reason text,
+  started_at timestamptz,
   route uuid,
-  instance text,
+  cost_nanos bigint,
   tokens_input bigint,
   tokens_output bigint,
   tokens_cache_read bigint,
@@ -58,7 +56,11 @@ create table usage_events (
   tokens_accepted_prediction bigint,
   tokens_rejected_prediction bigint,
   tokens_server_tool_use bigint,
-  cost_nanos bigint,
+  error_kind text,
+  finish_reason text,
+  response_end_ms integer,
+  error_message text,
+  instance text,
   cost_breakdown jsonb,
   primary key (batch_id, batch_idx)
 ) partition by range (batch_id);

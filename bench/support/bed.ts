@@ -13,6 +13,8 @@ import { catalogOf, KEYS, UPSTREAM_KEY } from './items.ts';
 export interface BenchDatabase {
   dsn: string;
   sql<Row extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<Row[]>;
+  /** How often `sql` was called: not the service's doing. */
+  queries(): number;
 }
 
 /** A server process on a database of the bed. */
@@ -63,10 +65,7 @@ export async function createBed(): Promise<Bed> {
       await administer(embedded.dsn, `create database ${name}`);
       bed.defer(() => administer(embedded.dsn, `drop database ${name} with (force)`));
       await migrate(dsn, createLog('silent'));
-      const pool = new pg.Pool({ connectionString: dsn, max: 2, application_name: 'bench' });
-      pool.on('error', () => {});
-      bed.defer(() => pool.end());
-      return { dsn, sql: async (text, values = []) => (await pool.query(text, values)).rows };
+      return openDatabase(bed, dsn);
     },
     async upstream(options) {
       const upstream = await spawnUpstream(options);
@@ -104,6 +103,22 @@ export async function createBed(): Promise<Bed> {
     },
   };
   return bed;
+}
+
+/** Connects to a database that exists; the connection goes with the section. */
+export function openDatabase(bed: Bed, dsn: string): BenchDatabase {
+  const pool = new pg.Pool({ connectionString: dsn, max: 2, application_name: 'bench' });
+  pool.on('error', () => {});
+  bed.defer(() => pool.end());
+  let queries = 0;
+  return {
+    dsn,
+    queries: () => queries,
+    async sql(text, values = []) {
+      queries++;
+      return (await pool.query(text, values)).rows;
+    },
+  };
 }
 
 async function administer(dsn: string, text: string): Promise<void> {

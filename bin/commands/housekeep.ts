@@ -1,13 +1,12 @@
 import { Command } from 'commander';
+import { openPayloads, openQueue } from '../../lib/app-clients.ts';
 import { createCompactor } from '../../lib/batch/compact.ts';
 import { systemClock, uuidv7 } from '../../lib/clock.ts';
 import { type Config, loadConfig } from '../../lib/config.ts';
 import { ConfigError } from '../../lib/errors.ts';
 import { purgeLimits } from '../../lib/limits/purge.ts';
 import { createLog, type Log } from '../../lib/log.ts';
-import { createPostgresQueue } from '../../lib/queue/postgres.ts';
 import type { Database } from '../../lib/store/db.ts';
-import { createFileStore } from '../../lib/store/files.ts';
 import { createStoreCheck } from '../../lib/store/shared.ts';
 import { purgeExpiredTokens } from '../../lib/store/tokens.sql.ts';
 import { createSweeper } from '../../lib/worker/sweep.ts';
@@ -20,22 +19,21 @@ export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
     .action(async () => {
       const config = loadConfig(env);
       const log = createLog('warn');
-      const done = await connected(config, log, ({ db }) => sweepOnce(config, db, log));
+      const done = await connected(config, log, ({ db }) => sweepOnce(config, env, db, log));
       if (!done) throw new ConfigError('housekeeping is not complete: see the warnings');
       process.stdout.write('Housekeeping is done.\n');
     });
 }
 
-async function sweepOnce(config: Config, db: Database, log: Log): Promise<boolean> {
-  if (config.payloadStore !== 'file') throw new ConfigError('housekeep works on RELAY_PAYLOAD_STORE=file only');
-  const store = createFileStore(config.payloadDir);
+async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, log: Log): Promise<boolean> {
+  const store = await openPayloads(config, env);
   // Payloads of another database would all be orphans here.
   const fault = await createStoreCheck(db, store)();
-  if (fault !== null) throw new ConfigError(`RELAY_BATCH_PAYLOAD_DIR ${config.payloadDir}: ${fault}`);
+  if (fault !== null) throw new ConfigError(`nothing was done: ${fault}`);
 
   const self = uuidv7();
   const compactor = createCompactor({ db, payloads: store, clock: systemClock, log });
-  const queue = createPostgresQueue(db);
+  const queue = await openQueue(config, env, db);
   const sweeper = createSweeper({
     db,
     store,
@@ -59,6 +57,8 @@ async function sweepOnce(config: Config, db: Database, log: Log): Promise<boolea
   } finally {
     await sweeper.stop();
     await compactor.stop();
+    queue.close();
+    await store.close();
   }
 }
 

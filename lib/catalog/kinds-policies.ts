@@ -77,8 +77,7 @@ const rule = z
   .superRefine((value, ctx) => {
     const fault = (field: string, message: string) => ctx.addIssue({ code: 'custom', path: [field], message });
     if (value.meter === 'concurrency') {
-      if (value.window !== undefined) fault('window', 'does not go with the meter concurrency');
-      if (value.strategy !== undefined) fault('strategy', 'does not go with the meter concurrency');
+      // It needs neither window nor strategy; what a rule carries of them all the same says nothing.
       if (!Number.isInteger(value.amount)) fault('amount', 'must be a whole number for the meter concurrency');
       return;
     }

@@ -141,10 +141,10 @@ async function once<T>({ pool, on, silence, excused }: Session, work: (tx: Db) =
   }
 }
 
-/** SQLSTATE of a Postgres error, or undefined. */
+/** SQLSTATE of a Postgres error, or undefined. No class begins with an E, but EPIPE would fit otherwise. */
 export function sqlState(error: unknown): string | undefined {
   const code = (error as { code?: unknown } | null)?.code;
-  return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) ? code : undefined;
+  return typeof code === 'string' && /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(code) ? code : undefined;
 }
 
 /** Deadlock and serialisation failures: the whole transaction is run again. */

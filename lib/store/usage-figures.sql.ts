@@ -13,21 +13,24 @@ const COLUMNS = {
   team: 'a.team',
   principal_id: 'a.principal_id',
   credential_id: 'a.credential_id',
-  batch_id: 'e.batch_id::text',
+  batch_id: 'e.batch_id',
   error_kind: 'e.error_kind',
   finish_reason: 'e.finish_reason',
-  status: 'e.status::text',
+  status: 'e.status',
 } as const;
 
 export type Dimension = keyof typeof COLUMNS;
 export const DIMENSIONS = Object.keys(COLUMNS) as readonly Dimension[];
 
-/** Which group a row is about: the bucket's start (the epoch without an interval) and, by dimension, its value. */
-export interface GroupKey extends Record<`group_${Dimension}`, string> {
+/**
+ * Which group a row is about: the bucket's start (the epoch without an interval) and its value by dimension, null when
+ * the events have none or it was not asked for.
+ */
+export interface GroupKey extends Record<`group_${Dimension}`, string | number | null> {
   bucket: Date;
 }
 
-/** Figures of one group. A dimension without a value, or one that was not asked for, is the empty text. */
+/** Figures of one group. */
 export interface FiguresRow extends TokenSums, GroupKey {
   requests: number;
   errors: number;
@@ -44,13 +47,12 @@ const own = (n: number) => `$${FILTER_PARAMETERS + n}`;
 const INTERVAL = `${own(2)}::interval`;
 const EPOCH = `'epoch'::timestamptz`;
 
-// Never null, so that groups can be joined, and a constant that the planner drops unless it was asked for.
+// A dimension that nobody asked for is a constant, which the planner drops, and so is the join that it would need.
 const KEYS = [
   `case when ${INTERVAL} is null then ${EPOCH} else date_bin(${INTERVAL}, e.ts, ${EPOCH}) end as bucket`,
   ...DIMENSIONS.map(
     (dimension) =>
-      `case when '${dimension}' = any(${own(1)}::text[]) then coalesce(${COLUMNS[dimension]}, '') else '' end
-        collate "C" as group_${dimension}`,
+      `case when '${dimension}' = any(${own(1)}::text[]) then ${COLUMNS[dimension]} end as group_${dimension}`,
   ),
 ].join(', ');
 const KEY_NAMES = ['bucket', ...DIMENSIONS.map((dimension) => `group_${dimension}`)].join(', ');

@@ -161,7 +161,9 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
   onError(): void {
     if (this.over) return;
     if (this.abortExchange !== null) {
-      this.end('network');
+      // A 204 or 304 has no body, whatever Content-Length it carries (RFC 9110 section 6.4.1); undici calls it cut short.
+      if (this.status === 204 || this.status === 304) this.endBodiless();
+      else this.end('network');
       return;
     }
     // Nothing was written: the dial failed, or an idle connection broke just before it was used and another is taken at
@@ -191,6 +193,13 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
   private endTooLarge(): void {
     const byStatus = classOfStatus(this.status, this.retryAfterMs);
     this.end(byStatus === 'success' ? 'too_large' : byStatus);
+  }
+
+  private endBodiless(): void {
+    this.responseEndedAt = this.context.clock.now();
+    this.leave();
+    this.closeConnection();
+    this.judge({ body: EMPTY });
   }
 
   private judge(decoded: Decoded): void {

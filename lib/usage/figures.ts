@@ -102,8 +102,7 @@ function groupOf(row: GroupKey, groupBy: GroupBy): Group {
   const group: Group = {};
   for (const dimension of groupBy) {
     if (dimension === 'source') group.source = 'batch';
-    else if (dimension === 'status') group.status = Number(row.group_status);
-    else group[dimension] = row[`group_${dimension}`] || null;
+    else group[dimension] = row[`group_${dimension}`];
   }
   return group;
 }

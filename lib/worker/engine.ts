@@ -16,6 +16,8 @@ const LOAD_BYTES = 8 * 1024 * 1024;
 /** An item that got no slot for this long goes back: the upstream has become slow, and another replica may be idle. */
 const READY_MAX_MS = 10_000;
 const FINISHED_WINDOW_MS = 250;
+/** How long a claim that was given up may still be carried out: a Postgres that stood still has it in its buffers. */
+const DOUBT_MS = 120_000;
 /** Runs that may fail by a fault of our own before the item does: each may have been a call upstream. */
 const MAX_FAULTS = 3;
 
@@ -70,7 +72,7 @@ export interface Engine {
   abortAll(): void;
   /** The lease was lost: aborts everything and forgets it. */
   dropAll(): void;
-  /** Gives back items that have waited too long for a slot; called with every beat. */
+  /** Gives back items that have waited too long for a slot, and what a lost claim took; called with every beat. */
   tidy(): void;
   running(): number;
   waiting(): number;
@@ -104,6 +106,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   let loading = false;
   let wakeAgain = false;
   let unsure = false;
+  let doubtEnds = Number.NEGATIVE_INFINITY;
   let stopping = false;
   let dueTimer: NodeJS.Timeout | null = null;
   let dueAt = 0;
@@ -174,8 +177,10 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
         if (!more && !wakeAgain) break;
       }
     } catch (error) {
-      // The claim may have been committed all the same: what it took is given back before the next one.
+      // The claim may have been committed all the same: what it took is given back before the next one. One that was only
+      // given up may even be carried out later, so that is looked at again for a while.
       unsure = true;
+      doubtEnds = deps.clock.monotonic() + DOUBT_MS;
       deps.log.warn({ err: reasonOf(error) }, 'claim failed');
       wakeIn(500);
     } finally {
@@ -369,6 +374,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       preparing = 0;
       held.clear();
       unsure = false;
+      doubtEnds = Number.NEGATIVE_INFINITY;
       cancelledBatches.clear();
       checkQuiet();
     },
@@ -379,6 +385,9 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       for (const entry of entries) if (entry.readyAt >= since) ready.add(entry);
       giveBack(late);
       if (late.length > 0) giveBackUnread();
+      if (stopping || deps.clock.monotonic() > doubtEnds) return;
+      unsure = true;
+      wake();
     },
     running: () => running.size,
     waiting: () => ready.size() + unread.length + preparing,

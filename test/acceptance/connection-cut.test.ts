@@ -10,6 +10,7 @@ import {
   statusOf,
   submit,
 } from './support/calls.ts';
+import { KEYS } from './support/catalog.ts';
 import { startProxy } from './support/proxy.ts';
 import { openScene } from './support/scene.ts';
 
@@ -144,6 +145,69 @@ describe.concurrent('answers of Postgres that are lost', { timeout: 120_000 }, (
     expect([second.status, second.json]).toEqual([200, { status: 'cancelled' }]);
     await finished(server, id);
     await expectRecordedOnce(server, db, id, 500);
+  });
+
+  test('runs the items of a claim that Postgres gets only after the service has given it up', async ({
+    onTestFinished,
+  }) => {
+    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished, { delayMs: 3000 });
+    const server = await start();
+    const late = proxy.deliverLate('claim_items', 22_000);
+    const id = await submit(server, itemsOf(80, 'late'));
+    await late;
+    // It took items that the worker does not know of.
+    expect((await statusOf(server, id)).counts.available).toBeLessThan(64);
+    await finished(server, id, 45_000);
+    await expectRecordedOnce(server, db, id, 80);
+    expect(await sentTwice()).toEqual([]);
+  });
+
+  test('makes one batch of a submit that is sent again with its Idempotency-Key', async ({ onTestFinished }) => {
+    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished);
+    const server = await start();
+    const send = () =>
+      fetch(`${server.url}/v1/batches`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${KEYS.RELAY_KEY_ANN}`, 'idempotency-key': 'once' },
+        body: itemsOf(30, 'once'),
+      });
+    for (const statement of ['insert_batch', 'insert_items', 'commit\0']) {
+      const cut = proxy.cutAnswers({ statement, after: 'claim_idempotency_key', times: 1 });
+      await send();
+      await cut;
+    }
+    const last = await send();
+    expect(last.status).toBe(202);
+    const { id } = (await last.json()) as { id: string };
+    expect(await sql(db, 'select id from batches')).toEqual([{ id }]);
+    await finished(server, id);
+    await expectRecordedOnce(server, db, id, 30);
+    expect(await sentTwice()).toEqual([]);
+  });
+
+  test('outlives the end of all its connections, again and again', async ({ onTestFinished }) => {
+    const { db, start, sentTwice } = await behindProxy(onTestFinished, { delayMs: 20 });
+    const server = await start();
+    const id = await submit(server, itemsOf(2500, 'ended'));
+    for (let times = 1; times <= 8; times++) {
+      await eventually(
+        () => sql<{ n: number }>(db, `select count(*)::int as n from batch_items where state = 'completed'`),
+        ([row]) => row!.n >= times * 200,
+      );
+      await sql(
+        db,
+        `select pg_terminate_backend(pid) from pg_stat_activity
+         where datname = current_database() and application_name like 'relay-batch%'`,
+      );
+    }
+    await server.ready();
+    await eventually(
+      () => sql<{ open_items: number }>(db, 'select open_items from batches'),
+      ([batch]) => batch!.open_items === 0,
+    );
+    await expectRecordedOnce(server, db, id, 2500);
+    expect(await sentTwice()).toEqual([]);
+    expect(server.errors()).not.toMatch(/unhandled/i);
   });
 
   test('goes on when all its connections fall silent', async ({ onTestFinished }) => {

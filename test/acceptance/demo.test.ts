@@ -62,7 +62,7 @@ async function rememberPostgres(): Promise<number> {
   return postgres!;
 }
 
-describe('npm run demo', () => {
+describe('npm run demo', { timeout: 90_000 }, () => {
   test('runs a batch to its end, shows what came of it and leaves nothing behind', async () => {
     const { said, output, ended } = start();
     await said('answered 202');

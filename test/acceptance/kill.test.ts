@@ -117,6 +117,60 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     await expectRecordedOnce(frozen, database.db, again, 20);
   });
 
+  test('takes the answers that came while it was frozen, when nobody took its items', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const database = await scene.database();
+    const upstream = await scene.faultyUpstream();
+    const server = await scene.start({ dsn: database.dsn, upstream, env: { RELAY_BATCH_CONCURRENCY: '4' } });
+    const letGo = upstream.hold();
+    const id = await submit(server, itemsOf(30, 'alone'));
+    await upstream.waitForRequests(4);
+    server.signal('SIGSTOP');
+    letGo();
+    await new Promise((resolve) => setTimeout(resolve, 40_000));
+    server.signal('SIGCONT');
+    await finished(server, id);
+    await expectRecordedOnce(server, database.db, id, 30);
+    expect(upstream.received.length).toBe(30);
+  });
+
+  test('discards an item that three workers were lost with, and says so', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const database = await scene.database();
+    const upstream = await scene.faultyUpstream();
+    let server = await scene.start({ dsn: database.dsn, upstream });
+    const id = await submit(server, itemsOf(2, 'deadly', 'hang'));
+    for (let lost = 1; lost <= 3; lost++) {
+      await upstream.waitForRequests(2 * lost);
+      await server.kill();
+      server = await scene.start({ dsn: database.dsn, upstream });
+    }
+    await finished(server, id);
+    await expectRecordedOnce(server, database.db, id, 2);
+    const { json } = await call(server, 'GET', `/v1/batches/${id}/results`);
+    const error = 'batch item: interrupted: 3 workers lost';
+    expect(json.results).toEqual([0, 1].map((idx) => ({ idx, state: 'discarded', error })));
+    expect(upstream.received.length).toBe(6);
+  });
+
+  test('never sends an item twice with RELAY_BATCH_ON_WORKER_LOSS=discard', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const database = await scene.database();
+    const upstream = await scene.countingUpstream({ delayMs: 50 });
+    const options = { dsn: database.dsn, upstream, env: { RELAY_BATCH_ON_WORKER_LOSS: 'discard' } };
+    const first = await scene.start(options);
+    const id = await submit(first, itemsOf(800, 'once'));
+    await completed(first, id, 100);
+    await first.kill();
+    const second = await scene.start(options);
+    const status = await finished(second, id);
+    expect(status.counts.discarded).toBeGreaterThan(0);
+    await expectRecordedOnce(second, database.db, id, 800);
+    const errors = await sql(database.db, 'select distinct error from batch_items where error is not null');
+    expect(errors).toEqual([{ error: 'batch item: interrupted: 1 workers lost' }]);
+    expect(await sentTwice(upstream)).toEqual([]);
+  });
+
   test('leaves a batch absent or whole when the server is killed during its submit', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const database = await scene.database();

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import type { ServerProcess } from '../support/server.ts';
-import { completed, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { completed, eventually, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
 import { startPostgres } from './support/postgres-server.ts';
 import { openScene } from './support/scene.ts';
 
@@ -38,6 +38,29 @@ describe.concurrent('Postgres goes away', { timeout: 150_000 }, () => {
       expectCalm(server);
     });
   }
+
+  test('calls nothing twice when Postgres stood still for less than a lease', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const postgres = await startPostgres();
+    scene.defer(() => postgres.close());
+    const upstream = await scene.countingUpstream({ delayMs: 100 });
+    const [first, second] = await Promise.all([
+      scene.start({ dsn: postgres.dsn, upstream, home: 'a' }),
+      scene.start({ dsn: postgres.dsn, upstream, home: 'b' }),
+    ]);
+    const id = await submit(first!, itemsOf(2000, 'still'));
+    await completed(first!, id, 300);
+    await postgres.freeze(true);
+    await new Promise((resolve) => setTimeout(resolve, 22_000));
+    await postgres.freeze(false);
+    const open = () => sql<{ open_items: number }>(postgres.db, 'select open_items from batches');
+    await eventually(open, ([batch]) => batch!.open_items === 0);
+    await expectRecordedOnce(second!, postgres.db, id, 2000);
+    const { users } = await upstream.stats();
+    expect(Object.values(users).filter((times) => times > 1)).toEqual([]);
+    expectCalm(first!);
+    expectCalm(second!);
+  });
 
   test('rescues nobody and calls nothing twice when Postgres was away for 40 s', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);

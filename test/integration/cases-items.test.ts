@@ -1,3 +1,4 @@
+import fc from 'fast-check';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { WAYS } from '../support/native-api.ts';
 import { type Service, startService } from '../support/service.ts';
@@ -150,6 +151,42 @@ describe.each(WAYS)('over %s', (way) => {
     const whole = answers.map((text, idx) => `{"idx":${idx},"state":"completed","response":${text}}`);
     const tail = way === 'lambda' ? ',"next_after":null' : '';
     expect(answer.text).toBe(`{"results":[${whole.join(',')}]${tail}}`);
+  });
+
+  test('case 8: whatever JSON it is, the upstream gets those bytes, and the caller gets the upstream’s', async () => {
+    const space = fc.constantFrom('', ' ', '\n', '\t \r\n');
+    const scalar = fc.oneof(
+      fc.constantFrom(
+        '1.0',
+        '-0',
+        '1e400',
+        '9007199254740993',
+        '0.1e-7',
+        'null',
+        'true',
+        '"\\u0000\\ud800"',
+        '"\\/"',
+        '[ ]',
+      ),
+      fc.string({ unit: 'binary' }).map((text) => JSON.stringify(text)),
+      fc.json({ maxDepth: 3 }),
+    );
+    const member = fc.tuple(space, fc.string({ maxLength: 5 }), space, scalar, space);
+    const items = fc.sample(fc.array(member, { maxLength: 6 }), 150).map((members, n) => {
+      const texts = members.map(([a, key, b, value, c]) => `${a}${JSON.stringify(`x${key}`)}${b}:${c}${value}`);
+      return `{${[`"model":"any","n":${n}`, ...texts].join(',')} }`;
+    });
+    service.upstream.answerWith(({ body }, response) => {
+      response.end(Buffer.concat([Buffer.from('{"choices":[],"echo":'), body, Buffer.from('}')]));
+    });
+    const { answer } = await service.run(way, items);
+    const whole = items.map(
+      (item, idx) => `{"idx":${idx},"state":"completed","response":{"choices":[],"echo":${item}}}`,
+    );
+    const tail = way === 'lambda' ? ',"next_after":null' : '';
+    expect(answer.bytes.equals(Buffer.from(`{"results":[${whole.join(',')}]${tail}}`))).toBe(true);
+    const sent = service.upstream.received.map(({ body }) => body.toString());
+    expect(sent.sort()).toEqual([...items].sort());
   });
 
   test('case 9: items with keys like the submission’s own, and megabytes of base64, keep their boundaries', async () => {

@@ -244,7 +244,9 @@ describe('housekeep', () => {
 });
 
 describe('an embedded Postgres', () => {
-  test('is found while its server runs, started for a command otherwise, and gets a new master key only when stopped', async () => {
+  test('is found while its server runs, started for a command otherwise, and gets a new master key only when stopped', {
+    timeout: 90_000,
+  }, async () => {
     const dataDir = join(directory, 'data');
     const env = { RELAY_PG_DSN: '', RELAY_DATA_DIR: dataDir };
     const path = await file('a.yaml', `${HOST}---\n${STORED}`);

@@ -139,6 +139,12 @@ describe('a status', () => {
     expect((await call('retry-after-date-30')).retryAfterMs).toBeOneOf([29_000, 30_000]);
   });
 
+  test('without a body by HTTP is whole, whatever Content-Length it carries', async () => {
+    expect(await call('status-204')).toMatchObject({ class: 'bad_response', status: 204, badReason: 'not_json' });
+    expect(await call('status-304')).toMatchObject({ class: 'client_error', status: 304 });
+    expect(await call('plain')).toMatchObject({ class: 'success' });
+  });
+
   test('with an HTML page keeps its class', async () => {
     const result = await call('html-503');
     expect(result).toMatchObject({ class: 'server_error', status: 503, contentType: 'text/html' });

@@ -1,8 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../lib/clock.ts';
+import { countDurations } from '../../lib/store/usage-figures.sql.ts';
 import { batchUsage } from '../../lib/usage/batch.ts';
 import { type EventDocument, usageEvents } from '../../lib/usage/events.ts';
 import { usageSummary, usageTimeseries } from '../../lib/usage/figures.ts';
+import { parseFilter } from '../../lib/usage/query.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 import { type EventFixture, insertEvents, insertOwner } from '../support/usage-events.ts';
 
@@ -315,12 +317,12 @@ describe('summary', () => {
     const rows = await summary('group_by=model&group_by=status&group_by=error_kind');
     expect(rows.map(({ group, requests, cost_nanos, unpriced }) => [group, requests, cost_nanos, unpriced])).toEqual([
       [{ model: 'gpt-4o', status: 200, error_kind: null }, 2, 195_000, 0],
-      [{ model: null, status: 0, error_kind: 'cancelled' }, 1, 0, 0],
-      [{ model: 'claude', status: 200, error_kind: null }, 1, null, 1],
       [{ model: 'claude', status: 529, error_kind: 'upstream_error' }, 1, null, 1],
+      [{ model: 'claude', status: 200, error_kind: null }, 1, null, 1],
       [{ model: 'gpt-4o', status: 400, error_kind: 'upstream_error' }, 1, null, 1],
+      [{ model: null, status: 0, error_kind: 'cancelled' }, 1, 0, 0],
     ]);
-    expect(rows[1]!.duration_ms).toEqual({ avg: null, p50: null, p95: null, p99: null, max: null });
+    expect(rows[4]!.duration_ms).toEqual({ avg: null, p50: null, p95: null, p99: null, max: null });
   });
 
   test.each<[string, [unknown, number][]]>([
@@ -515,4 +517,24 @@ describe('sums', () => {
     const summary = await usageSummary(database.db, ask(`batch_id=${batchId}&since=20h`));
     expect(JSON.stringify(summary)).toContain(`"cost_nanos":${3n * (2n ** 62n - 1n)},`);
   });
+});
+
+test('durations of very many events are rounded down by less than 0.8 %', async () => {
+  const batchId = uuidv7();
+  const durations = [0, 511, 512, 2047, 2048, 8191, 8192, 32_767, 32_768, 131_071, 131_072, 300_001, 900_000];
+  const events = durations.map((durationMs, idx) => ({ batchId, idx, ts: new Date(START - 3_600_000), durationMs }));
+  await insertEvents(database.db, events);
+  const filter = parseFilter(ask(`batch_id=${batchId}&since=20h`), Date.now());
+  const histogram = async (exact: boolean) => {
+    const [row] = await countDurations(database.db, filter, [], null, exact);
+    const pairs = JSON.parse(row!.histogram) as number[];
+    return pairs.filter((_, i) => i % 2 === 0).sort((a, b) => a - b);
+  };
+  expect(await histogram(true)).toEqual(durations);
+  const rounded = await histogram(false);
+  expect(rounded).toHaveLength(durations.length);
+  for (const [i, value] of rounded.entries()) {
+    expect(value).toBeLessThanOrEqual(durations[i]!);
+    expect(value).toBeGreaterThanOrEqual(durations[i]! * 0.992);
+  }
 });

@@ -274,11 +274,11 @@ describe('RateLimit', () => {
     expect(fields('RateLimit', rule({ strategy: 'none' }))).toEqual(['spec.rules[0].strategy']);
   });
 
-  test('concurrency has a whole amount and neither window nor strategy', () => {
-    expect(faults('RateLimit', { rules: [{ meter: 'concurrency', amount: 3 }] })).toEqual([]);
-    expect(
-      fields('RateLimit', { rules: [{ meter: 'concurrency', amount: 3.5, window: 1, strategy: 'fixed-window' }] }),
-    ).toEqual(['spec.rules[0].window', 'spec.rules[0].strategy', 'spec.rules[0].amount']);
+  test('concurrency has a whole amount and needs neither window nor strategy', () => {
+    const concurrency = { meter: 'concurrency', amount: 3 };
+    expect(faults('RateLimit', { rules: [concurrency] })).toEqual([]);
+    expect(faults('RateLimit', { rules: [{ ...concurrency, window: 60, strategy: 'token-bucket' }] })).toEqual([]);
+    expect(fields('RateLimit', { rules: [{ ...concurrency, amount: 3.5 }] })).toEqual(['spec.rules[0].amount']);
   });
 
   test('two rules must differ in meter, window or strategy', () => {

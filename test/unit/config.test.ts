@@ -42,7 +42,14 @@ const TABLE: Record<string, { good: [string, keyof Config, unknown][]; bad: stri
   RELAY_CATALOG: { good: [['/c', 'catalogPath', '/c']], bad: [] },
   RELAY_PUBLIC_URL: { good: [['https://relay.example', 'publicUrl', 'https://relay.example']], bad: ['relay', '/x'] },
   RELAY_BATCH_MAX_ITEMS: { good: [['1', 'maxItems', 1]], bad: ['0', '100001', 'many'] },
-  RELAY_MAX_REQUEST_BYTES: { good: [['67108864', 'maxRequestBytes', 67_108_864]], bad: ['67108865', '1023', '32MiB'] },
+  RELAY_MAX_REQUEST_BYTES: {
+    good: [
+      ['67108864', 'maxRequestBytes', 67_108_864],
+      ['67108865', 'maxRequestBytes', 67_108_864],
+      ['100', 'maxRequestBytes', 100],
+    ],
+    bad: ['0', '-1', '32MiB'],
+  },
   RELAY_BATCH_PAYLOAD_DIR: { good: [['/p', 'payloadDir', '/p']], bad: [] },
   RELAY_BATCH_CONCURRENCY: { good: [['0', 'concurrency', 0]], bad: ['4097', '-1'] },
   RELAY_BATCH_ITEM_TIMEOUT_S: { good: [['60', 'itemTimeoutMs', 60_000]], bad: ['0', '86401', '5m'] },

@@ -119,7 +119,7 @@ describe('the queue before the slots', () => {
       fc.record({ kind: fc.constant('drain' as const), batch: fc.option(fc.nat(4)) }),
     );
     fc.assert(
-      fc.property(fc.array(operation, { maxLength: 120 }), (operations) => {
+      fc.property(fc.array(operation, { maxLength: 120, size: 'max' }), (operations) => {
         const queue = createReadyQueue<ReturnType<typeof entry>>();
         let waiting: ReturnType<typeof entry>[] = [];
         const running: ReturnType<typeof entry>[] = [];

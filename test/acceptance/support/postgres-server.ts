@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, realpath, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -19,6 +20,8 @@ export interface PostgresServer {
   start(): Promise<void>;
   /** `fast` ends every connection and writes a checkpoint; `immediate` leaves it to recovery. */
   stop(how: 'fast' | 'immediate'): Promise<void>;
+  /** Stops or continues every process of it: to its clients it stands still. */
+  freeze(frozen: boolean): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -64,6 +67,15 @@ export async function startPostgres(): Promise<PostgresServer> {
     );
   };
 
+  const freeze = async (frozen: boolean) => {
+    const postmaster = (await runningPostmaster(cluster))!;
+    // The postmaster first, so that no new process escapes; it continues last.
+    const children = () => readFileSync(`/proc/${postmaster}/task/${postmaster}/children`, 'utf8').trim().split(' ');
+    if (frozen) process.kill(postmaster, 'SIGSTOP');
+    for (const pid of children()) process.kill(Number(pid), frozen ? 'SIGSTOP' : 'SIGCONT');
+    if (!frozen) process.kill(postmaster, 'SIGCONT');
+  };
+
   await start();
   const db = createDb({ dsn, max: 4, prepared: true, applicationName: 'test', log: createLog('silent') });
   return {
@@ -71,6 +83,7 @@ export async function startPostgres(): Promise<PostgresServer> {
     db,
     start,
     stop,
+    freeze,
     async close() {
       await db.close();
       await stop('immediate');

@@ -19,6 +19,11 @@ export interface PostgresProxy {
    * know what became of it. Resolves when that has happened `times` times.
    */
   cutAnswers(cut: Cut): Promise<void>;
+  /**
+   * Holds the next statement of this name back for so long (a server that stood still), then delivers it, although the
+   * service has given its connection up by then. Resolves when Postgres has answered it.
+   */
+  deliverLate(statement: string, ms: number): Promise<void>;
   /** From now on the present connections carry nothing, and nobody is told: what a firewall does to an idle one. */
   fallSilent(): void;
   close(): Promise<void>;
@@ -32,6 +37,7 @@ export async function startProxy(dsn: string): Promise<PostgresProxy> {
   const target = new URL(dsn);
   const upstream = addressOf(target);
   const cuts: (Cut & { done(): void })[] = [];
+  const late: { statement: string; ms: number; done(): void }[] = [];
   const pairs = new Set<{ client: Socket; server: Socket; silent: boolean }>();
 
   const proxy = createServer({ noDelay: true }, (client) => {
@@ -55,6 +61,14 @@ export async function startProxy(dsn: string): Promise<PostgresProxy> {
     client.on('data', (chunk: Buffer) => {
       if (pair.silent) return;
       const text = chunk.toString('latin1');
+      const held = late.findIndex(({ statement }) => text.includes(statement));
+      if (held >= 0) {
+        const [{ ms, done }] = late.splice(held, 1) as [(typeof late)[number]];
+        pair.silent = true;
+        server.on('data', done);
+        setTimeout(() => server.write(chunk), ms).unref();
+        return;
+      }
       cutting ??= cuts.find((cut) => text.includes(cut.statement) && sent.includes(cut.after ?? '')) ?? null;
       if (cuts.some((cut) => cut.after !== undefined)) sent += text;
       server.write(chunk);
@@ -80,6 +94,7 @@ export async function startProxy(dsn: string): Promise<PostgresProxy> {
   return {
     dsn: target.href,
     cutAnswers: (cut) => new Promise((resolve) => cuts.push({ ...cut, done: resolve })),
+    deliverLate: (statement, ms) => new Promise((resolve) => late.push({ statement, ms, done: resolve })),
     fallSilent() {
       for (const pair of pairs) pair.silent = true;
     },
