@@ -3,7 +3,7 @@ import { cpus, totalmem } from 'node:os';
 import { parseArgs } from 'node:util';
 import { benchCancel } from './cancel.ts';
 import { benchClaim } from './claim.ts';
-import { benchDrain } from './drain.ts';
+import { benchDrain, benchDrainAws } from './drain.ts';
 import { benchFairness } from './fairness.ts';
 import { benchIdle } from './idle.ts';
 import { benchLimited } from './limited.ts';
@@ -26,6 +26,7 @@ import { benchUsage } from './usage.ts';
 
 const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   drain: benchDrain,
+  'drain-aws': benchDrainAws,
   slots: benchSlots,
   replicas: benchReplicas,
   fairness: benchFairness,
