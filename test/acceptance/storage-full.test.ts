@@ -44,7 +44,10 @@ describe.concurrent('a payload directory that takes no more', { timeout: 120_000
       const { users } = await upstream.stats();
       const twice = Object.keys(users).filter((user) => users[user]! > 1 && user.startsWith('full-'));
       expect(twice).toEqual([]);
-      expect(server.running()).toBe(true);
+      // Nothing half written stays behind.
+      expect(await server.stop()).toBe(0);
+      const names = await readdir(join(disk, 'payloads'), { recursive: true });
+      expect(names.filter((name) => name.includes('.tmp-'))).toEqual([]);
     },
   );
 
@@ -68,9 +71,6 @@ describe.concurrent('a payload directory that takes no more', { timeout: 120_000
     await expectRecordedOnce(server, db, id, 600);
     const { users } = await upstream.stats();
     expect(Object.values(users).filter((times) => times > 1)).toEqual([]);
-    // Nothing half written stays behind.
-    const names = await readdir(join(scene.dir, 'payloads'), { recursive: true });
-    expect(names.filter((name) => name.includes('.tmp-'))).toEqual([]);
   });
 
   test('waits for inputs that cannot be read, and runs their items when they can', async ({ onTestFinished }) => {
