@@ -3,7 +3,7 @@ import { ApiError } from '../errors.ts';
 import { deleteObjects } from '../store/catalog.sql.ts';
 import { bumpCatalogVersion, lockCatalog } from '../store/catalog_state.sql.ts';
 import type { Database, Db } from '../store/db.ts';
-import type { CatalogDocument, CatalogFault } from './document.ts';
+import type { CatalogDocument, CatalogFault, Claim } from './document.ts';
 import { CatalogError } from './faults.ts';
 import type { Kind } from './kinds.ts';
 import { at } from './material.ts';
@@ -60,6 +60,13 @@ export async function replaceObject(id: string, document: CatalogDocument, deps:
     }
     return write(tx, state, document, deps);
   });
+}
+
+/** What is wrong with a refused document beside its own faults: references to what is not there, names that are taken. */
+export async function faultsOfClaim(claim: Claim, { db }: Pick<ChangeDeps, 'db'>): Promise<CatalogFault[]> {
+  const secrets = { env: {}, box: null, newKey: null };
+  const change = { documents: [], claims: [claim], applied: false, prune: false, ...secrets };
+  return planChange(await readState(db), change).faults;
 }
 
 /** Deletes an object. Throws 404 for an unknown id, 409 `conflict` with everything that refers to it. */
