@@ -6,6 +6,7 @@ const CLAIM_MARGIN_MS = 30_000;
 const LAST_MS = 20_000;
 /** An item that is due within this time is waited for: a new invocation would come no sooner, and cost as much. */
 const WAIT_MS = 3000;
+const TICK_MS = 250;
 /** Without a lease by then, Postgres is away. */
 const LEASE_WITHIN_MS = 30_000;
 
@@ -46,14 +47,16 @@ export async function runInvocation(deps: InvocationDeps): Promise<void> {
       if (nextDueMs === null || nextDueMs > WAIT_MS || !mayClaim()) end();
     },
   });
-  const timeUp = setTimeout(end, Math.max(0, deps.remainingMs() - LAST_MS));
+  const timeUp = setInterval(() => {
+    if (deps.remainingMs() <= LAST_MS) end();
+  }, TICK_MS);
   let noLease: NodeJS.Timeout | undefined;
   const away = new Promise<'away'>((resolve) => {
-    noLease = setTimeout(() => resolve('away'), Math.min(LEASE_WITHIN_MS, deps.remainingMs()));
+    noLease = setTimeout(() => resolve('away'), LEASE_WITHIN_MS);
     void worker.started.then(() => clearTimeout(noLease));
   });
   const how = await Promise.race([ended, away]);
-  clearTimeout(timeUp);
+  clearInterval(timeUp);
   clearTimeout(noLease);
   await worker.stop(0);
   if (how === 'away') throw new Error('no lease within 30 s: the database does not answer');

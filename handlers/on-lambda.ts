@@ -1,0 +1,34 @@
+import type { Context } from 'aws-lambda';
+import { createLambdaApp, type LambdaApp } from '../lib/app-lambda.ts';
+import { loadConfig } from '../lib/config.ts';
+import { createLog } from '../lib/log.ts';
+
+export type LambdaFunction<Event, Result> = (event: Event, context: Context) => Promise<Result>;
+
+/** One item at a time in each of at most eight invocations, unless said otherwise. */
+const CONCURRENCY = '1';
+
+/**
+ * Makes a handler a Lambda function: the service is built with the first invocation of a container and kept for the next
+ * ones; a start that failed is tried again. `env` is read then, not when the module is loaded.
+ */
+export function onLambda<Event, Result>(
+  bind: (app: LambdaApp) => LambdaFunction<Event, Result>,
+  env: Readonly<Record<string, string | undefined>> = process.env,
+): LambdaFunction<Event, Result> {
+  let built: Promise<{ app: LambdaApp; run: LambdaFunction<Event, Result> }> | null = null;
+  const build = async () => {
+    const config = loadConfig({ ...env, RELAY_BATCH_CONCURRENCY: env.RELAY_BATCH_CONCURRENCY || CONCURRENCY });
+    const app = await createLambdaApp(config, env, createLog(config.logLevel));
+    return { app, run: bind(app) };
+  };
+  return async (event, context) => {
+    built ??= build().catch((error) => {
+      built = null;
+      throw error;
+    });
+    const { app, run } = await built;
+    await app.prepare();
+    return run(event, context);
+  };
+}

@@ -1,0 +1,206 @@
+import { randomUUID } from 'node:crypto';
+import { DeleteMessageCommand, type Message, ReceiveMessageCommand, SQSClient } from '@aws-sdk/client-sqs';
+import type { Context, SQSBatchResponse, SQSEvent } from 'aws-lambda';
+import { type NativeApp, nativeHandlers } from '../../handlers/native.ts';
+import { onLambda } from '../../handlers/on-lambda.ts';
+import { sweep } from '../../handlers/sweep.ts';
+import { usageRoutes } from '../../handlers/usage.ts';
+import { worker } from '../../handlers/worker.ts';
+import type { LambdaApp } from '../../lib/app-lambda.ts';
+import { applyCatalog } from '../../lib/catalog/apply.ts';
+import { readCatalog } from '../../lib/catalog/read.ts';
+import type { ApiEvent, ApiResult } from '../../lib/http/event.ts';
+import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import type { Database } from '../../lib/store/db.ts';
+import { createBucket, startFaux, TEST_AWS_ENV, TEST_CLIENT } from './aws.ts';
+import { type Answer, asEvent, type Call } from './native-api.ts';
+
+/** One execution environment of the worker function: one invocation at a time, its own memory and log stream. */
+export interface WorkerContainer {
+  /** The app, once it was invoked. */
+  app(): LambdaApp | null;
+  invoke(event: SQSEvent, remainingMs?: () => number): Promise<SQSBatchResponse>;
+}
+
+/** API Gateway, Lambda, SQS and S3 around the real handlers, on fauxqs. */
+export interface Platform {
+  env: Record<string, string>;
+  queueName: string;
+  aws: Awaited<ReturnType<typeof startFaux>>;
+  call(call: Call): Promise<Answer>;
+  container(): WorkerContainer;
+  sweep(event?: { housekeep?: boolean }): Promise<void>;
+  /** Bodies that wait in the queue. */
+  queued(): string[];
+  /** Loses every message that waits. */
+  lose(): Promise<void>;
+  /**
+   * The event source: receives and invokes with batch size 1, at most eight at once, each in a container of its own, until
+   * the queue is empty and all have returned. Gives how many invocations there were.
+   */
+  drain(): Promise<number>;
+  close(): Promise<void>;
+}
+
+export interface PlatformOptions {
+  dsn: string;
+  db: Database;
+  /** Path of a YAML catalogue. */
+  catalog: string;
+  env?: Record<string, string>;
+}
+
+const AT_ONCE = 8;
+const TIMEOUT_MS = 900_000;
+
+/** Starts it, with the catalogue applied as a deployment does. */
+export async function startPlatform({ dsn, db, catalog, env: more = {} }: PlatformOptions): Promise<Platform> {
+  Object.assign(process.env, TEST_AWS_ENV); // the SDK's own credentials chain reads nothing else
+  const aws = await startFaux();
+  const name = `q-${randomUUID()}`;
+  await createBucket(aws.endpoint, name);
+  const { queueUrl } = aws.faux.createQueue(name);
+  const env = {
+    ...TEST_AWS_ENV,
+    AWS_ENDPOINT_URL: aws.endpoint,
+    RELAY_PG_DSN: dsn,
+    RELAY_PAYLOAD_STORE: 's3',
+    RELAY_S3_BUCKET: name,
+    RELAY_QUEUE: 'sqs',
+    RELAY_SQS_QUEUE_URL: queueUrl,
+    RELAY_LOG_LEVEL: 'silent',
+    RELAY_BATCH_FLUSH_MS: '10',
+    ...more,
+  };
+  await applyCatalog(db, await readCatalog([catalog]), { env, secretBox: null });
+  const apps: LambdaApp[] = [];
+  const keep = (app: LambdaApp) => {
+    apps.push(app);
+    return app;
+  };
+  const api = (pick: (app: NativeApp & LambdaApp) => BoundRoute[]) => (pattern: string, method: string) =>
+    onLambda<ApiEvent, ApiResult>((app) => {
+      const route = pick(keep(app)).find((one) => one.pattern === pattern && one.method === method)!;
+      return route.run;
+    }, env);
+  const native = (app: NativeApp) => bindRoutes(NATIVE_ROUTES, nativeHandlers(app));
+  const bound: BoundRoute[] = [
+    ...NATIVE_ROUTES.map(({ method, pattern }) => ({
+      method,
+      pattern,
+      run: api(native)(pattern, method),
+      readsBody: true,
+    })),
+    ...(['/v1/usage/events', '/v1/usage/summary', '/v1/usage/timeseries'] as const).map((pattern) => ({
+      method: 'GET' as const,
+      pattern,
+      run: api(usageRoutes)(pattern, 'GET'),
+      readsBody: false,
+    })),
+  ];
+  const find = createMatcher(bound);
+  const sqs = new SQSClient({ ...TEST_CLIENT, endpoint: aws.endpoint, useQueueUrlAsEndpoint: false });
+  const runSweep = onLambda<{ housekeep?: unknown }, void>((app) => sweep(keep(app)), env);
+
+  const container = (): WorkerContainer => {
+    let app: LambdaApp | null = null;
+    const run = onLambda<SQSEvent, SQSBatchResponse>(
+      (built) => {
+        app = keep(built);
+        return worker(built);
+      },
+      { ...env, AWS_LAMBDA_LOG_STREAM_NAME: randomUUID() },
+    );
+    return {
+      app: () => app,
+      invoke: (event, remainingMs) => run(event, contextOf(remainingMs ?? countdown())),
+    };
+  };
+  const free: WorkerContainer[] = [];
+  const remove = ({ ReceiptHandle }: Message) =>
+    sqs.send(new DeleteMessageCommand({ QueueUrl: queueUrl, ReceiptHandle }));
+  const receive = async (): Promise<Message | null> => {
+    const { Messages } = await sqs.send(
+      new ReceiveMessageCommand({ QueueUrl: queueUrl, MaxNumberOfMessages: 1, WaitTimeSeconds: 0 }),
+    );
+    return Messages?.[0] ?? null;
+  };
+
+  return {
+    env,
+    queueName: name,
+    aws,
+    call: (call) => asEvent(find, call),
+    container,
+    sweep: (event = {}) => runSweep(event, contextOf(countdown())),
+    queued: () => aws.faux.inspectQueue(name)!.messages.ready.map(({ body }) => body),
+    async lose() {
+      for (let message = await receive(); message !== null; message = await receive()) await remove(message);
+    },
+    async drain() {
+      let invocations = 0;
+      const running = new Set<Promise<void>>();
+      for (;;) {
+        const message = running.size < AT_ONCE ? await receive() : null;
+        if (message === null) {
+          if (running.size === 0) return invocations;
+          await Promise.race(running);
+          continue;
+        }
+        invocations++;
+        const one = free.pop() ?? container();
+        const done = one.invoke(sqsEventOf(message)).then(async ({ batchItemFailures }) => {
+          if (batchItemFailures.length === 0) {
+            await remove(message);
+          }
+          free.push(one);
+          running.delete(done);
+        });
+        running.add(done);
+      }
+    },
+    async close() {
+      for (const app of apps) await app.close();
+      sqs.destroy();
+      await aws.stop();
+    },
+  };
+}
+
+/** An invocation's remaining time, falling from the function's time-out. */
+export function countdown(timeoutMs = TIMEOUT_MS): () => number {
+  const start = performance.now();
+  return () => timeoutMs - (performance.now() - start);
+}
+
+/** The event of one wake-up. */
+export function wakeEvent(body = '{"kind":"work"}'): SQSEvent {
+  return sqsEventOf({ MessageId: randomUUID(), Body: body });
+}
+
+function contextOf(getRemainingTimeInMillis: () => number): Context {
+  return { getRemainingTimeInMillis, awsRequestId: randomUUID() } as Context;
+}
+
+function sqsEventOf(message: Message): SQSEvent {
+  return {
+    Records: [
+      {
+        messageId: message.MessageId ?? '',
+        receiptHandle: message.ReceiptHandle ?? '',
+        body: message.Body ?? '',
+        attributes: {
+          ApproximateReceiveCount: '1',
+          SentTimestamp: '0',
+          SenderId: '',
+          ApproximateFirstReceiveTimestamp: '0',
+        },
+        messageAttributes: {},
+        md5OfBody: '',
+        eventSource: 'aws:sqs',
+        eventSourceARN: '',
+        awsRegion: 'us-east-1',
+      },
+    ],
+  };
+}
