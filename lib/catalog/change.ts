@@ -11,6 +11,7 @@ import { planChange } from './plan.ts';
 import { referrersOf } from './references.ts';
 import type { KeyDigest } from './relay-key.ts';
 import type { SecretBox } from './secrets.ts';
+import { slug } from './slug.ts';
 import { type CatalogState, objectKey, readState, type StoredObject } from './state.ts';
 import { type ObjectView, viewOf } from './view.ts';
 import { writePlan } from './write.ts';
@@ -34,14 +35,13 @@ export interface Changed {
   warnings: CatalogFault[];
 }
 
-/** Creates an object. Throws CatalogError for faults, 409 `conflict` for a name that is taken. */
+/** Creates an object. Throws CatalogError for faults, 409 `conflict` for a name that is taken, a model's also by slug. */
 export async function createObject(document: CatalogDocument, deps: ChangeDeps): Promise<Changed> {
   return deps.db.transaction(async (tx) => {
     await lockCatalog(tx);
     const state = await readState(tx);
-    if (state.objects.has(objectKey(document))) {
-      throw new ApiError('conflict', `${describe(document)} exists already`, { param: 'metadata.name' });
-    }
+    const taken = namesake(state, document);
+    if (taken) throw new ApiError('conflict', `${describe(taken)} exists already`, { param: 'metadata.name' });
     return write(tx, state, document, deps);
   });
 }
@@ -104,6 +104,12 @@ async function write(tx: Db, state: CatalogState, document: CatalogDocument, dep
   await writePlan(tx, plan);
   const written = (await readState(tx, { kind: document.kind })).objects.get(objectKey(document))!;
   return { object: viewOf(written), plaintext, warnings: plan.warnings };
+}
+
+function namesake(state: CatalogState, { kind, name }: CatalogDocument): StoredObject | undefined {
+  const same = state.objects.get(objectKey({ kind, name }));
+  if (same || kind !== 'Model') return same;
+  return [...state.objects.values()].find((object) => object.kind === kind && slug(object.name) === slug(name));
 }
 
 function byId(state: CatalogState, kind: Kind, id: string): StoredObject {

@@ -139,6 +139,13 @@ describe('creating', () => {
     });
   });
 
+  test('answers 409 for a model whose name is taken by slug', async () => {
+    const model = (name: string) => ({ metadata: { name }, spec: { provider: 'p' } });
+    expect((await control.call('POST', '/models', model('by.slug'))).status).toBe(201);
+    const { status, json } = await control.call('POST', '/models', model('By-Slug'));
+    expect([status, json.error.code, json.error.message]).toEqual([409, 'conflict', 'Model "by.slug" exists already']);
+  });
+
   test('takes a body without kind and refuses another one', async () => {
     await make('teams', 't', {});
     expect((await control.call('POST', '/teams', { metadata: { name: 't2' } })).status).toBe(201);
