@@ -3,8 +3,9 @@ import { cpus, totalmem } from 'node:os';
 import { parseArgs } from 'node:util';
 import { benchCancel } from './cancel.ts';
 import { benchClaim } from './claim.ts';
-import { benchDrain } from './drain.ts';
+import { benchDrain, benchDrainAws } from './drain.ts';
 import { benchFairness } from './fairness.ts';
+import { benchGrowth } from './growth.ts';
 import { benchIdle } from './idle.ts';
 import { benchLimited } from './limited.ts';
 import { benchLimits } from './limits.ts';
@@ -13,6 +14,7 @@ import { benchRestart } from './restart.ts';
 import { benchResults } from './results.ts';
 import { benchSlice } from './slice.ts';
 import { benchSlots } from './slots.ts';
+import { benchSoak } from './soak.ts';
 import { benchStart } from './start.ts';
 import { benchStatus } from './status.ts';
 import { benchSubmit } from './submit.ts';
@@ -21,11 +23,12 @@ import { type Figure, isMet } from './support/figure.ts';
 import { renderFigures } from './support/table.ts';
 import { benchUsage } from './usage.ts';
 
-// `npm run bench [section...]`: runs the sections named, or all of them, one after the other; prints each as a table and
+// `npm run bench [section...]`: runs the sections named, or all of them but the long ones, one after the other; prints each as a table and
 // writes all figures to bench-results.json (--json elsewhere). A missed target does not fail the run, a broken section does.
 
 const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   drain: benchDrain,
+  'drain-aws': benchDrainAws,
   slots: benchSlots,
   replicas: benchReplicas,
   fairness: benchFairness,
@@ -41,7 +44,12 @@ const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   restart: benchRestart,
   start: benchStart,
   idle: benchIdle,
+  growth: benchGrowth,
+  soak: benchSoak,
 };
+
+/** Half an hour and more: only when they are named. */
+const LONG: ReadonlySet<string> = new Set(['growth', 'soak']);
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -67,7 +75,7 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   });
 }
 try {
-  for (const name of positionals.length > 0 ? positionals : Object.keys(SECTIONS)) {
+  for (const name of positionals.length > 0 ? positionals : Object.keys(SECTIONS).filter((name) => !LONG.has(name))) {
     const start = performance.now();
     let figures: Figure[] = [];
     let failed: string | undefined;

@@ -6,6 +6,7 @@ import { sqsEvent, worker } from '../handlers/worker.ts';
 import { type App, createApp } from '../lib/app.ts';
 import { generateKey } from '../lib/auth/keys.ts';
 import type { Config } from '../lib/config.ts';
+import { ConfigError } from '../lib/errors.ts';
 import { type HttpServer, type ServeOptions, serve } from '../lib/http/node.ts';
 import { type BoundRoute, bindRoutes, NATIVE_ROUTES } from '../lib/http/routes.ts';
 import { keyHealth } from '../lib/keypool/health.ts';
@@ -38,7 +39,13 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
     onMessages: (self, event) => worker(self)(event),
   });
   const servers: HttpServer[] = [];
-  const listen = async (port: number, routes: BoundRoute[], maxBodyBytes: number, guard?: ServeOptions['guard']) => {
+  const listen = async (
+    variable: 'RELAY_PORT' | 'RELAY_CONTROL_PORT',
+    port: number,
+    routes: BoundRoute[],
+    maxBodyBytes: number,
+    guard?: ServeOptions['guard'],
+  ) => {
     const server = await serve({
       host: config.host,
       port,
@@ -48,6 +55,8 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
       log,
       onRequest: ({ method, route, status, seconds }) =>
         app.metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
+    }).catch((cause) => {
+      throw cause instanceof ConfigError ? new ConfigError(`${variable}: ${cause.message}`, { cause }) : cause;
     });
     servers.push(server);
     return server.port;
@@ -59,6 +68,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
   };
   try {
     const port = await listen(
+      'RELAY_PORT',
       config.port,
       [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), ...usageRoutes(app)],
       config.maxRequestBytes,
@@ -67,6 +77,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
       config.controlPort === null
         ? null
         : await listen(
+            'RELAY_CONTROL_PORT',
             config.controlPort,
             controlRoutes(controlApp(app, env)),
             CONTROL_BODY_BYTES,

@@ -1,6 +1,14 @@
-import { type ChangeDeps, type Changed, createObject, deleteObject, replaceObject } from '../lib/catalog/change.ts';
+import {
+  type ChangeDeps,
+  type Changed,
+  createObject,
+  deleteObject,
+  faultsOfClaim,
+  replaceObject,
+} from '../lib/catalog/change.ts';
+import type { CatalogDocument } from '../lib/catalog/document.ts';
 import { exportCatalog } from '../lib/catalog/export.ts';
-import { formatFault } from '../lib/catalog/faults.ts';
+import { CatalogError, formatFault } from '../lib/catalog/faults.ts';
 import { type Kind, kindOfPlural } from '../lib/catalog/kinds.ts';
 import type { Snapshot } from '../lib/catalog/snapshot.ts';
 import { findView, listViews } from '../lib/catalog/view.ts';
@@ -33,7 +41,7 @@ export function get(app: ObjectsApp): ApiHandler {
 export function create(app: ObjectsApp): ApiHandler {
   return admin(app, async (event) => {
     const kind = kindOf(event);
-    const changed = await createObject(documentBody(event, kind, null), app);
+    const changed = await createObject(await documentOf(app, event, kind, null), app);
     await settle(app, changed);
     return json(201, kind === 'Key' ? { plaintext: changed.plaintext, key: changed.object } : changed.object);
   });
@@ -44,7 +52,7 @@ export function replace(app: ObjectsApp): ApiHandler {
   return admin(app, async (event) => {
     const kind = kindOf(event);
     const id = pathParameter(event, 'id');
-    const changed = await replaceObject(id, documentBody(event, kind, id), app);
+    const changed = await replaceObject(id, await documentOf(app, event, kind, id), app);
     await settle(app, changed);
     return json(200, changed.object);
   });
@@ -65,6 +73,13 @@ export function exported(app: ObjectsApp): ApiHandler {
     const headers = { 'content-type': 'application/yaml; charset=utf-8' };
     return { statusCode: 200, headers, body: await exportCatalog(app.db) };
   });
+}
+
+/** The document in a body; a faulty one is refused with everything that is wrong with it, its references included. */
+async function documentOf(app: ObjectsApp, event: ApiEvent, kind: Kind, id: string | null): Promise<CatalogDocument> {
+  const body = documentBody(event, kind, id);
+  if (body.ok) return body.document;
+  throw new CatalogError([...body.faults, ...(body.claim ? await faultsOfClaim(body.claim, app) : [])]);
 }
 
 /** This replica works with the change before it answers; the others are told by NOTIFY. */

@@ -7,6 +7,15 @@ const int = (min: number, max: number) =>
     .regex(/^\d{1,15}$/, 'a whole number')
     .transform(Number)
     .pipe(z.number().min(min, `at least ${min}`).max(max, `at most ${max}`));
+/** A connection string as pg reads them: a URL, whose host may be left out, or the path of a socket. Never echoed. */
+const dsn = () =>
+  z
+    .string()
+    .refine(
+      (text) =>
+        /^(socket:\/|\/)./.test(text) || (/^postgres(ql)?:\/\//.test(text) && URL.canParse(text.replace('@/', '@x/'))),
+      'it must be a postgres:// URL',
+    );
 const MIB = 1024 * 1024;
 /** Design section 5: a native body is refused over the smaller of this and RELAY_MAX_REQUEST_BYTES. */
 const MAX_REQUEST_BYTES = 64 * MIB;
@@ -16,12 +25,10 @@ const MAX_REQUEST_BYTES = 64 * MIB;
  * a type cannot say.
  */
 export const ENVIRONMENT = z.object({
-  RELAY_PG_DSN: z
-    .string()
-    .min(1)
+  RELAY_PG_DSN: dsn()
     .optional()
     .meta({ unit: 'DSN', about: 'Postgres to use. Unset: an embedded one in `RELAY_DATA_DIR`.' }),
-  RELAY_PG_DIRECT_DSN: z.string().min(1).optional().meta({
+  RELAY_PG_DIRECT_DSN: dsn().optional().meta({
     unit: 'DSN',
     about: 'For LISTEN and migrations. Default: `RELAY_PG_DSN`. Needed behind a transaction-mode pooler.',
   }),
@@ -59,7 +66,7 @@ export const ENVIRONMENT = z.object({
   }),
   RELAY_CATALOG: z.string().min(1).optional().meta({ unit: 'path', about: 'YAML file or directory applied at start.' }),
   RELAY_PUBLIC_URL: z
-    .url()
+    .url({ protocol: /^https?$/, error: 'it must be an http or https URL' })
     .optional()
     .meta({ unit: 'URL', about: 'How callers reach the inference port. Default: what the server listens on.' }),
   RELAY_BATCH_MAX_ITEMS: int(1, 100_000)

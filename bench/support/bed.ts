@@ -30,6 +30,7 @@ export interface ServeOptions {
   concurrency: number;
   /** Shared by the replicas of one database; a directory of its own unless given. */
   payloadDir?: string;
+  env?: Record<string, string>;
 }
 
 /** What benchmarks run in: one Postgres for the whole run; databases, servers and upstreams go after each section. */
@@ -72,7 +73,7 @@ export async function createBed(): Promise<Bed> {
       bed.defer(() => upstream.stop());
       return upstream;
     },
-    async server({ database, upstream, concurrency, payloadDir }) {
+    async server({ database, upstream, concurrency, payloadDir, env }) {
       const directory = await bed.directory();
       const payloads = payloadDir ?? join(directory, 'payloads');
       const server = await startServer({
@@ -88,6 +89,7 @@ export async function createBed(): Promise<Bed> {
           UPSTREAM_KEY,
           KEY_PLAIN: KEYS.plain,
           KEY_LIMITED: KEYS.limited,
+          ...env,
         },
       });
       bed.defer(async () => server.running() && (await server.stop()));

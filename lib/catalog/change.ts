@@ -3,7 +3,7 @@ import { ApiError } from '../errors.ts';
 import { deleteObjects } from '../store/catalog.sql.ts';
 import { bumpCatalogVersion, lockCatalog } from '../store/catalog_state.sql.ts';
 import type { Database, Db } from '../store/db.ts';
-import type { CatalogDocument, CatalogFault } from './document.ts';
+import type { CatalogDocument, CatalogFault, Claim } from './document.ts';
 import { CatalogError } from './faults.ts';
 import type { Kind } from './kinds.ts';
 import { at } from './material.ts';
@@ -11,6 +11,7 @@ import { planChange } from './plan.ts';
 import { referrersOf } from './references.ts';
 import type { KeyDigest } from './relay-key.ts';
 import type { SecretBox } from './secrets.ts';
+import { slug } from './slug.ts';
 import { type CatalogState, objectKey, readState, type StoredObject } from './state.ts';
 import { type ObjectView, viewOf } from './view.ts';
 import { writePlan } from './write.ts';
@@ -34,14 +35,13 @@ export interface Changed {
   warnings: CatalogFault[];
 }
 
-/** Creates an object. Throws CatalogError for faults, 409 `conflict` for a name that is taken. */
+/** Creates an object. Throws CatalogError for faults, 409 `conflict` for a name that is taken, a model's also by slug. */
 export async function createObject(document: CatalogDocument, deps: ChangeDeps): Promise<Changed> {
   return deps.db.transaction(async (tx) => {
     await lockCatalog(tx);
     const state = await readState(tx);
-    if (state.objects.has(objectKey(document))) {
-      throw new ApiError('conflict', `${describe(document)} exists already`, { param: 'metadata.name' });
-    }
+    const taken = namesake(state, document);
+    if (taken) throw new ApiError('conflict', `${describe(taken)} exists already`, { param: 'metadata.name' });
     return write(tx, state, document, deps);
   });
 }
@@ -60,6 +60,13 @@ export async function replaceObject(id: string, document: CatalogDocument, deps:
     }
     return write(tx, state, document, deps);
   });
+}
+
+/** What is wrong with a refused document beside its own faults: references to what is not there, names that are taken. */
+export async function faultsOfClaim(claim: Claim, { db }: Pick<ChangeDeps, 'db'>): Promise<CatalogFault[]> {
+  const secrets = { env: {}, box: null, newKey: null };
+  const change = { documents: [], claims: [claim], applied: false, prune: false, ...secrets };
+  return planChange(await readState(db), change).faults;
 }
 
 /** Deletes an object. Throws 404 for an unknown id, 409 `conflict` with everything that refers to it. */
@@ -97,6 +104,12 @@ async function write(tx: Db, state: CatalogState, document: CatalogDocument, dep
   await writePlan(tx, plan);
   const written = (await readState(tx, { kind: document.kind })).objects.get(objectKey(document))!;
   return { object: viewOf(written), plaintext, warnings: plan.warnings };
+}
+
+function namesake(state: CatalogState, { kind, name }: CatalogDocument): StoredObject | undefined {
+  const same = state.objects.get(objectKey({ kind, name }));
+  if (same || kind !== 'Model') return same;
+  return [...state.objects.values()].find((object) => object.kind === kind && slug(object.name) === slug(name));
 }
 
 function byId(state: CatalogState, kind: Kind, id: string): StoredObject {

@@ -82,10 +82,24 @@ export function checkDocument(raw: unknown, where: Where): Checked {
   return { ok: false, faults };
 }
 
-/** The kind and name that a document claims, even when it is faulty: references to it are then no second fault. */
-export function claimOf(raw: unknown): { kind: Kind; name: string } | null {
+/** A faulty document as far as it is good: a reference to it is no second fault, and its own references are still checked. */
+export interface Claim extends Where {
+  kind: Kind;
+  name: string;
+  /** The fields that are good by themselves. */
+  spec: Record<string, unknown>;
+}
+
+/** What a document claims, even when it is faulty; null when its kind or name cannot be told. */
+export function claimOf(raw: unknown, where: Where): Claim | null {
   const [kind, name] = [kindIn(raw), nameIn(raw)];
-  return kind === null || name === null ? null : { kind, name };
+  if (kind === null || name === null) return null;
+  const spec = specIn(raw);
+  const good = Object.entries<z.ZodType>(SPECS[kind].shape).flatMap(([key, field]) => {
+    const parsed = field.safeParse(fieldOf(spec, key));
+    return parsed.success && parsed.data !== undefined ? [[key, parsed.data]] : [];
+  });
+  return { ...where, kind, name, spec: Object.fromEntries(good) };
 }
 
 function explain(

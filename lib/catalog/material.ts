@@ -1,5 +1,5 @@
 import { timingSafeEqual } from 'node:crypto';
-import type { CatalogDocument, CatalogFault } from './document.ts';
+import type { CatalogDocument, CatalogFault, Where } from './document.ts';
 import { HEADER_SECRET, HEADER_SECRET_FAULT } from './fields.ts';
 import { digestKey, type KeyDigest } from './relay-key.ts';
 import type { SecretBox } from './secrets.ts';
@@ -109,7 +109,7 @@ function holds(stored: StoredObject | null, value: string, box: SecretBox): bool
 }
 
 /** A fault at a field of a document. */
-export function at(document: CatalogDocument, field: string, message: string): CatalogFault {
+export function at(document: Where & { kind: string; name: string }, field: string, message: string): CatalogFault {
   const { file, document: number, kind, name } = document;
   return { file, document: number, kind, name, field, message };
 }

@@ -1,9 +1,10 @@
-import type { CatalogDocument, CatalogFault } from './document.ts';
+import type { CatalogDocument, CatalogFault, Where } from './document.ts';
 import type { SpecOf } from './kinds.ts';
 import type { Referrer } from './references.ts';
 import { slug, wildcardSlugs } from './slug.ts';
 
-type AtDocument = (document: CatalogDocument, field: string, message: string) => CatalogFault;
+type Written = Referrer & Where;
+type AtDocument = (document: Written, field: string, message: string) => CatalogFault;
 
 /**
  * Names that would lead to two models: model and snapshot names by slug, aliases by slug, wildcard aliases by their
@@ -12,12 +13,12 @@ type AtDocument = (document: CatalogDocument, field: string, message: string) =>
  */
 export function nameConflicts(
   stored: Iterable<Referrer>,
-  documents: readonly CatalogDocument[],
+  documents: readonly Written[],
   fault: AtDocument,
 ): CatalogFault[] {
   const owners = new Map<string, string>();
   const faults: CatalogFault[] = [];
-  const claim = (model: Referrer, document: CatalogDocument | null) => {
+  const claim = (model: Referrer, document: Written | null) => {
     for (const { key, field, what } of namesOf(model)) {
       const owner = owners.get(key);
       if (owner === undefined) owners.set(key, model.name);

@@ -1,5 +1,5 @@
 import { uuidv7 } from '../clock.ts';
-import type { CatalogDocument, CatalogFault } from './document.ts';
+import type { CatalogDocument, CatalogFault, Claim } from './document.ts';
 import type { Kind } from './kinds.ts';
 import { at, type Material, type MaterialDeps, materialOf } from './material.ts';
 import { hintsOf, nameConflicts } from './names.ts';
@@ -11,8 +11,8 @@ import { type CatalogState, objectKey, type StoredObject } from './state.ts';
 /** What is to become of the catalogue. */
 export interface Change extends MaterialDeps {
   documents: readonly CatalogDocument[];
-  /** Names of documents that were refused already: a reference to one is no further fault. */
-  claims: readonly { kind: Kind; name: string }[];
+  /** Documents that were refused already: a reference to one is no further fault, one that it makes itself may be. */
+  claims: readonly Claim[];
   /** Mark what is written as owned by `apply`. */
   applied: boolean;
   /** Delete what `apply` owns and `documents` no longer hold. */
@@ -58,7 +58,9 @@ export function planChange(state: CatalogState, change: Change): Plan {
   const rest = untouched.filter((object) => !gone.has(object));
 
   plan.faults.push(...danglingReferences(documents, rest, change, plan.deletes));
-  plan.faults.push(...nameConflicts(rest, documents, at));
+  const claimed = new Set(change.claims.map(objectKey));
+  const others = rest.filter((object) => !claimed.has(objectKey(object)));
+  plan.faults.push(...nameConflicts(others, [...documents, ...change.claims], at));
   plan.warnings.push(...hintsOf(documents, [...rest, ...documents], at));
   const digests = new Map<string, string>();
   for (const object of rest) if (object.key) digests.set(object.key.hash, object.name);
@@ -102,7 +104,9 @@ function danglingReferences(
       if (!known.has(objectKey({ kind, name }))) faults.push(fault(field, `refers to ${kind} "${name}", which ${why}`));
     }
   };
-  for (const document of documents) check(document, (field, text) => at(document, field, text), 'does not exist');
+  for (const document of [...documents, ...change.claims]) {
+    check(document, (field, text) => at(document, field, text), 'does not exist');
+  }
   if (deletes.length === 0) return faults;
   for (const { kind, name, spec } of rest) {
     const fault = (field: string, message: string) => ({ file: null, document: null, kind, name, field, message });

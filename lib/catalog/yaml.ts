@@ -1,13 +1,12 @@
 import { type Document, isAlias, LineCounter, parseAllDocuments, visit } from 'yaml';
-import { type CatalogDocument, type CatalogFault, checkDocument, claimOf } from './document.ts';
-import type { Kind } from './kinds.ts';
+import { type CatalogDocument, type CatalogFault, type Claim, checkDocument, claimOf } from './document.ts';
 
 /** What was read of YAML, good or bad; `applyCatalog` refuses it whole when `faults` is not empty. */
 export interface CatalogSource {
   documents: CatalogDocument[];
   faults: CatalogFault[];
   /** Of documents with faults. */
-  claims: { kind: Kind; name: string }[];
+  claims: Claim[];
 }
 
 const MAX_DEPTH = 64;
@@ -58,7 +57,7 @@ function takeDocument(raw: unknown, file: string, document: number, source: Cata
     return;
   }
   source.faults.push(...checked.faults);
-  const claim = claimOf(raw);
+  const claim = claimOf(raw, { file, document });
   if (claim) source.claims.push(claim);
 }
 

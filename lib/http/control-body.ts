@@ -1,5 +1,5 @@
-import { type CatalogDocument, type CatalogFault, checkDocument } from '../catalog/document.ts';
-import { CatalogError } from '../catalog/faults.ts';
+import { type CatalogDocument, type CatalogFault, type Claim, checkDocument, claimOf } from '../catalog/document.ts';
+import type { CatalogError } from '../catalog/faults.ts';
 import type { Kind } from '../catalog/kinds.ts';
 import { ApiError } from '../errors.ts';
 import { refuseEncodedBody } from './contracts.ts';
@@ -20,11 +20,17 @@ export function jsonBody(event: ApiEvent, optional = false): unknown {
 
 type Json = Record<string, unknown>;
 
+/** A good document, or its own faults and what of it is good. */
+export type DocumentBody =
+  | { ok: true; document: CatalogDocument }
+  | { ok: false; faults: CatalogFault[]; claim: Claim | null };
+
 /**
  * The catalogue document in a body. `kind` may be left out and must fit otherwise. With `id` (a PUT) what GET answered is
- * good as it is: `metadata.id` must be that id, and the read-only `status` is passed over. Throws CatalogError.
+ * good as it is: `metadata.id` must be that id, and the read-only `status` is passed over. Throws ApiError for a body that
+ * is no JSON object.
  */
-export function documentBody(event: ApiEvent, kind: Kind, id: string | null): CatalogDocument {
+export function documentBody(event: ApiEvent, kind: Kind, id: string | null): DocumentBody {
   const body = jsonBody(event);
   if (!isObject(body)) throw new ApiError('invalid_value', 'request body must be a JSON object');
   const faults: CatalogFault[] = [];
@@ -40,9 +46,10 @@ export function documentBody(event: ApiEvent, kind: Kind, id: string | null): Ca
     }
   }
   if (id !== null) delete raw.status;
-  const checked = checkDocument(raw, { file: null, document: null });
-  if (checked.ok && faults.length === 0) return checked.document;
-  throw new CatalogError([...faults, ...(checked.ok ? [] : checked.faults)]);
+  const where = { file: null, document: null };
+  const checked = checkDocument(raw, where);
+  if (checked.ok && faults.length === 0) return checked;
+  return { ok: false, faults: [...faults, ...(checked.ok ? [] : checked.faults)], claim: claimOf(raw, where) };
 }
 
 /** 400 with every fault: joined in the message, and one by one in `faults` beside the error. */

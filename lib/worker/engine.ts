@@ -299,16 +299,21 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     running.delete(item);
     ready.done(item);
     finishedAt.push(deps.clock.monotonic());
-    // An aborted call comes back as released; why it was aborted decides what becomes of the item.
-    const stays =
-      outcome.kind === 'released' && slot.why === 'cancelled'
-        ? cancelled({ ...item, attempts: outcome.attempts })
-        : outcome.kind === 'released' && slot.why === 'stopped' && deps.neverTwice && outcome.attempts > item.attempts
-          ? refused({ ...item, attempts: outcome.attempts }, 'worker_lost', 'interrupted: 1 workers lost')
-          : outcome;
-    record(item, stays);
+    record(item, outcome.kind === 'released' ? settleAborted(item, slot.why, outcome) : outcome);
     fill();
     checkQuiet();
+  };
+
+  /** An aborted call comes back as released; why it was aborted decides what becomes of the item. */
+  const settleAborted = (
+    item: ClaimedItem,
+    why: Why | null,
+    outcome: Extract<Outcome, { kind: 'released' }>,
+  ): Outcome => {
+    const made = { ...item, attempts: outcome.attempts + (outcome.cutOff ? 1 : 0) };
+    if (why === 'cancelled') return cancelled(made);
+    const lost = why === 'stopped' && deps.neverTwice && made.attempts > item.attempts;
+    return lost ? refused(made, 'worker_lost', 'interrupted: 1 workers lost') : outcome;
   };
 
   const isQuiet = () => running.size === 0 && !claiming && !loading;

@@ -15,7 +15,16 @@ export type Outcome =
       charged?: readonly BucketRule[];
     }
   /** The item goes back to `available` and may run again after `delayMs`. */
-  | { kind: 'released'; delayMs: number; attempts: number; rounds: number; waitedMs: number; loadFailed: boolean }
+  | {
+      kind: 'released';
+      delayMs: number;
+      attempts: number;
+      rounds: number;
+      waitedMs: number;
+      loadFailed: boolean;
+      /** A call was under way and we cut it off ourselves: not counted in `attempts`, since nothing came of it. */
+      cutOff: boolean;
+    }
   /** The lease was lost: whoever holds the item now records its outcome. */
   | { kind: 'dropped' };
 
@@ -80,7 +89,7 @@ export function cancelled(item: ClaimedItem, route?: RouteFacts): Outcome {
 export function released(
   item: ClaimedItem,
   delayMs: number,
-  spent: Partial<{ attempts: number; rounds: number; waitedMs: number; loadFailed: boolean }> = {},
+  spent: Partial<{ attempts: number; rounds: number; waitedMs: number; loadFailed: boolean; cutOff: boolean }> = {},
 ): Outcome {
   return {
     kind: 'released',
@@ -89,5 +98,6 @@ export function released(
     rounds: spent.rounds ?? item.rounds,
     waitedMs: spent.waitedMs ?? item.waitedMs,
     loadFailed: spent.loadFailed ?? false,
+    cutOff: spent.cutOff ?? false,
   };
 }

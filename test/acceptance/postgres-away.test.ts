@@ -39,6 +39,24 @@ describe.concurrent('Postgres goes away', { timeout: 150_000 }, () => {
     });
   }
 
+  test('starts before its database does, and waits for it', async ({ onTestFinished }) => {
+    const scene = await openScene(onTestFinished);
+    const postgres = await startPostgres();
+    scene.defer(() => postgres.close());
+    const upstream = await scene.countingUpstream();
+    await postgres.stop('fast');
+    const server = await scene.start({ dsn: postgres.dsn, upstream, waitUntilReady: false });
+    await server.logged('not ready');
+    const early = await fetch(`${server.url}/healthz`);
+    expect(early.status).toBe(503);
+    await postgres.start();
+    await server.ready();
+    const id = await submit(server, itemsOf(100, 'before'));
+    await finished(server, id);
+    await expectRecordedOnce(server, postgres.db, id, 100);
+    expectCalm(server);
+  });
+
   test('calls nothing twice when Postgres stood still for less than a lease', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const postgres = await startPostgres();

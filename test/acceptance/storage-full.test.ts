@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { mkdir, mkdtemp, readdir, rename, rm, rmdir, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rename, rm, rmdir, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
@@ -44,21 +44,24 @@ describe.concurrent('a payload directory that takes no more', { timeout: 120_000
       const { users } = await upstream.stats();
       const twice = Object.keys(users).filter((user) => users[user]! > 1 && user.startsWith('full-'));
       expect(twice).toEqual([]);
-      expect(server.running()).toBe(true);
+      // Nothing half written stays behind.
+      expect(await server.stop()).toBe(0);
+      const names = await readdir(join(disk, 'payloads'), { recursive: true });
+      expect(names.filter((name) => name.includes('.tmp-'))).toEqual([]);
     },
   );
 
   test('refuses submits and keeps answers in memory while its directories are files', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
+    await linkParts(scene.dir);
     const { dsn, db } = await scene.database();
     const upstream = await scene.countingUpstream({ delayMs: 20 });
     const server = await scene.start({ dsn, upstream });
     const id = await submit(server, itemsOf(600, 'file'));
     await completed(server, id, 50);
-    const segments = join(scene.dir, 'payloads', 'segment');
-    const back = await replaceByFile(segments);
+    const back = await replaceByFile(scene.dir, 'segment');
     await server.logged('group commit waits for the payload store');
-    const backInput = await replaceByFile(join(scene.dir, 'payloads', 'input'));
+    const backInput = await replaceByFile(scene.dir, 'input');
     const refused = await call(server, 'POST', '/v1/batches', itemsOf(3, 'refused'));
     expect([refused.status, refused.json.error.code]).toEqual([503, 'storage_full']);
     await backInput();
@@ -68,19 +71,17 @@ describe.concurrent('a payload directory that takes no more', { timeout: 120_000
     await expectRecordedOnce(server, db, id, 600);
     const { users } = await upstream.stats();
     expect(Object.values(users).filter((times) => times > 1)).toEqual([]);
-    // Nothing half written stays behind.
-    const names = await readdir(join(scene.dir, 'payloads'), { recursive: true });
-    expect(names.filter((name) => name.includes('.tmp-'))).toEqual([]);
   });
 
   test('waits for inputs that cannot be read, and runs their items when they can', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
+    await linkParts(scene.dir);
     const { dsn, db } = await scene.database();
     const upstream = await scene.countingUpstream({ delayMs: 20 });
     const server = await scene.start({ dsn, upstream });
     const id = await submit(server, itemsOf(800, 'unread'));
     await completed(server, id, 50);
-    const back = await replaceByFile(join(scene.dir, 'payloads', 'input'));
+    const back = await replaceByFile(scene.dir, 'input');
     await eventually(
       () =>
         db.query<{ n: number }>({
@@ -128,14 +129,24 @@ describe('two payload directories', { timeout: 60_000 }, () => {
   });
 });
 
+/** Makes the payload directory's parts links, which can be replaced at one stroke under a running server. */
+async function linkParts(dir: string): Promise<void> {
+  for (const part of ['input', 'segment']) {
+    await mkdir(join(dir, 'parts', part), { recursive: true });
+    await mkdir(join(dir, 'payloads'), { recursive: true });
+    await symlink(join(dir, 'parts', part), join(dir, 'payloads', part));
+  }
+}
+
 /** Puts a file where the directory is; the function given undoes it. */
-async function replaceByFile(directory: string): Promise<() => Promise<void>> {
-  await rename(directory, `${directory}.away`);
-  await writeFile(directory, '');
-  return async () => {
-    await rm(directory);
-    await rename(`${directory}.away`, directory);
+async function replaceByFile(dir: string, part: 'input' | 'segment'): Promise<() => Promise<void>> {
+  const pointTo = async (target: string) => {
+    const fresh = join(dir, `fresh-${part}`);
+    await symlink(target, fresh);
+    await rename(fresh, join(dir, 'payloads', part));
   };
+  await pointTo('/dev/null');
+  return () => pointTo(join(dir, 'parts', part));
 }
 
 /** Writes until there is no room for another byte. */

@@ -129,6 +129,30 @@ describe('applying a catalogue', () => {
     expect((await load()).hosts.size).toBe(0);
   });
 
+  test('lists the dangling references and taken names of a document that has other faults too', async () => {
+    const faults = await faultsOf(
+      [
+        'kind: Binding\nmetadata: {name: b}\nspec: {model: nope, host: broken, pricing: gone, adapter: grpc}',
+        'kind: Host\nmetadata: {name: broken}\nspec: {baseURL: "ftp://x"}',
+        'kind: Model\nmetadata: {name: m}\nspec: {provider: p, aliases: [nick]}',
+        'kind: Model\nmetadata: {name: n}\nspec: {provider: p, aliases: [NICK], color: red}',
+        'kind: Policy\nmetadata: {name: p}\nspec: {hostKeys: "k", rateLimit: none, rateLimits: [{}]}',
+      ].join('\n---\n'),
+    );
+    expect(faults.map((f) => [f.document, f.field, f.message])).toEqual([
+      [1, 'spec.adapter', 'must be one of openai, openai_responses, anthropic'],
+      [1, 'spec.model', 'refers to Model "nope", which does not exist'],
+      [1, 'spec.pricing', 'refers to Pricing "gone", which does not exist'],
+      [2, 'spec.baseURL', 'must be an http or https URL'],
+      [4, 'spec.color', 'unknown field'],
+      [4, 'spec.aliases[0]', 'is an alias that Model "m" has too'],
+      [5, 'spec.hostKeys', 'must be a list'],
+      [5, 'spec.rateLimits[0].models', 'is required'],
+      [5, 'spec.rateLimits[0].rateLimit', 'is required'],
+      [5, 'spec.rateLimit', 'refers to RateLimit "none", which does not exist'],
+    ]);
+  });
+
   test('takes references to what is stored, in any order of documents', async () => {
     await apply('kind: Host\nmetadata: {name: h}\nspec: {baseURL: "http://127.0.0.1:1"}');
     await apply(

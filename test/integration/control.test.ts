@@ -97,7 +97,7 @@ describe('creating', () => {
     const { status, json } = await control.call('POST', '/bindings', {
       kind: 'Binding',
       metadata: { name: 'bad name', color: 1 },
-      spec: { host: 'a', adapter: 'grpc', priority: 1.5 },
+      spec: { host: 'gone', adapter: 'grpc', priority: 1.5 },
       extra: true,
     });
     expect(status).toBe(400);
@@ -110,6 +110,7 @@ describe('creating', () => {
       { field: 'spec.model', message: 'is required' },
       { field: 'spec.adapter', message: 'must be one of openai, openai_responses, anthropic' },
       { field: 'spec.priority', message: 'must be a whole number' },
+      { field: 'spec.host', message: 'refers to Host "gone", which does not exist' },
     ]);
     for (const { field, message } of json.faults) expect(json.error.message).toContain(`${field} ${message}`);
   });
@@ -136,6 +137,13 @@ describe('creating', () => {
       code: 'conflict',
       param: 'metadata.name',
     });
+  });
+
+  test('answers 409 for a model whose name is taken by slug', async () => {
+    const model = (name: string) => ({ metadata: { name }, spec: { provider: 'p' } });
+    expect((await control.call('POST', '/models', model('by.slug'))).status).toBe(201);
+    const { status, json } = await control.call('POST', '/models', model('By-Slug'));
+    expect([status, json.error.code, json.error.message]).toEqual([409, 'conflict', 'Model "by.slug" exists already']);
   });
 
   test('takes a body without kind and refuses another one', async () => {

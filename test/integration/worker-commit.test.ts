@@ -292,6 +292,22 @@ describe('a rescue', () => {
     expect(await states(id)).toEqual(['completed', 'running', 'available']);
   });
 
+  test('case 16: that waits for the commit of the very item leaves it as it is', async () => {
+    const id = await makeBatch(database.db, 2);
+    const worker = await makeWorker(database.db);
+    const [row] = await claim(database.db, worker, id, 1);
+    let rescuing: ReturnType<typeof rescue> | undefined;
+    await database.db.transaction(async (tx) => {
+      await commit(worker, [success(row!)], tx);
+      rescuing = rescue([worker]);
+      await lockWait();
+    });
+    expect(await rescuing).toEqual({ rescued: 0, finished: [] });
+    expect(await states(id)).toEqual(['completed', 'available']);
+    expect(await events(id)).toMatchObject([{ status: 200 }]);
+    expect(await batch(id)).toMatchObject({ open_items: 1 });
+  });
+
   test('nobody is silent to a Postgres that started less than 30 s ago, nor is a worker to itself', async () => {
     const old = await makeWorker(database.db);
     await sql(`update workers set beat_at = clock_timestamp() - interval '1 hour' where id = $1`, [old]);

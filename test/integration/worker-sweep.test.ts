@@ -11,7 +11,7 @@ import { deleteBatch, findBatch } from '../../lib/store/batches.sql.ts';
 import { createFileStore } from '../../lib/store/files.ts';
 import type { Beat } from '../../lib/store/lease.sql.ts';
 import type { PayloadKind, PayloadRef, PayloadStore } from '../../lib/store/payloads.ts';
-import { listUncompacted } from '../../lib/store/sweep.sql.ts';
+import { listUncompacted, setResults } from '../../lib/store/sweep.sql.ts';
 import { deleteOrphans } from '../../lib/worker/orphans.ts';
 import { takeBackFormer } from '../../lib/worker/rescue.ts';
 import { createSweeper, type SweepDeps } from '../../lib/worker/sweep.ts';
@@ -92,6 +92,16 @@ describe('compaction', () => {
     const id = await makeBatch(database.db, 1);
     expect(await compactBatch(compactDeps(), id)).toBe(false);
     expect(await compactBatch(compactDeps(), uuidv7())).toBe(false);
+  });
+
+  test('of two at once one wins, and only a finished batch is switched', async () => {
+    const { id } = await finished();
+    const open = await makeBatch(database.db, 1);
+    const [first, second] = [uuidv7(), uuidv7()];
+    expect(await setResults(database.db, open, first)).toBe(false);
+    expect(await setResults(database.db, id, first)).toBe(true);
+    expect(await setResults(database.db, id, second)).toBe(false);
+    expect(await sql('select results_id from batches where id = $1', [id])).toEqual([{ results_id: first }]);
   });
 
   test('is beaten by a delete, and leaves no object behind', async () => {

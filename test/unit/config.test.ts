@@ -7,8 +7,18 @@ const MASTER_KEY = Buffer.alloc(32, 7).toString('base64');
 
 /** Each variable: a good value, where it goes, and what that gives; values that must be refused. */
 const TABLE: Record<string, { good: [string, keyof Config, unknown][]; bad: string[] }> = {
-  RELAY_PG_DSN: { good: [['postgres://a/b', 'pgDsn', 'postgres://a/b']], bad: [] },
-  RELAY_PG_DIRECT_DSN: { good: [['postgres://c/d', 'pgDirectDsn', 'postgres://c/d']], bad: [] },
+  RELAY_PG_DSN: {
+    good: [
+      'postgres://a/b',
+      'postgresql://u:p%40@[::1]:5432/b?sslmode=require',
+      'postgres:///b?host=/run/postgresql',
+      'postgres://u@/b?host=/run/postgresql',
+      'socket:/run/postgresql?db=b',
+      '/run/postgresql b',
+    ].map((dsn) => [dsn, 'pgDsn', dsn]),
+    bad: ['b', 'a/b', 'host=a dbname=b', 'mysql://a/b', 'postgres://u:secret@[::1', 'postgres://a:port/b'],
+  },
+  RELAY_PG_DIRECT_DSN: { good: [['postgres://c/d', 'pgDirectDsn', 'postgres://c/d']], bad: ['c'] },
   RELAY_PG_PREPARED: {
     good: [
       ['off', 'pgPrepared', false],
@@ -40,7 +50,10 @@ const TABLE: Record<string, { good: [string, keyof Config, unknown][]; bad: stri
     bad: ['short', Buffer.alloc(31).toString('base64'), 'x'.repeat(44)],
   },
   RELAY_CATALOG: { good: [['/c', 'catalogPath', '/c']], bad: [] },
-  RELAY_PUBLIC_URL: { good: [['https://relay.example', 'publicUrl', 'https://relay.example']], bad: ['relay', '/x'] },
+  RELAY_PUBLIC_URL: {
+    good: [['https://relay.example', 'publicUrl', 'https://relay.example']],
+    bad: ['relay', '/x', 'ftp://x'],
+  },
   RELAY_BATCH_MAX_ITEMS: { good: [['1', 'maxItems', 1]], bad: ['0', '100001', 'many'] },
   RELAY_MAX_REQUEST_BYTES: {
     good: [
@@ -130,6 +143,10 @@ describe('the configuration', () => {
         /^(?!.*(sk-secret|sssss)).*RELAY_MASTER_KEY.*32 bytes/,
       );
     }
+  });
+
+  test('a bad DSN is not shown either', () => {
+    expect(() => loadConfig({ RELAY_PG_DSN: 'postgres://u:secret@[::1' })).toThrow(/^RELAY_PG_DSN (?!.*secret)/);
   });
 
   test('S3 and SQS need to be told where', () => {
