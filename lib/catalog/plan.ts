@@ -50,7 +50,7 @@ export interface Plan {
 /** Decides a change against the stored catalogue: pure but for fresh ids and nonces. */
 export function planChange(state: CatalogState, change: Change): Plan {
   const plan: Plan = { faults: [], warnings: [], inserts: [], updates: [], deletes: [], marks: [], unchanged: 0 };
-  const documents = withoutRepeats(change.documents, plan);
+  const documents = withoutRepeats(change, plan);
   const incoming = new Map(documents.map((document) => [objectKey(document), document]));
   const untouched = [...state.objects.values()].filter((object) => !incoming.has(objectKey(object)));
   if (change.prune) plan.deletes = untouched.filter((object) => object.applied);
@@ -80,15 +80,17 @@ export function planChange(state: CatalogState, change: Change): Plan {
   return plan;
 }
 
-/** Two documents of one kind and name cannot both be meant: the later ones are faults. */
-function withoutRepeats(documents: readonly CatalogDocument[], plan: Plan): CatalogDocument[] {
+/** Two documents of one kind and name cannot both be meant: the later ones are faults, or the one without other faults. */
+function withoutRepeats({ documents, claims }: Change, plan: Plan): CatalogDocument[] {
   const seen = new Set<string>();
-  return documents.filter((document) => {
+  const isFirst = (document: CatalogDocument | Claim): boolean => {
     const fresh = !seen.has(objectKey(document));
     seen.add(objectKey(document));
     if (!fresh) plan.faults.push(at(document, 'metadata.name', `is given twice: another ${document.kind} has it`));
     return fresh;
-  });
+  };
+  for (const claim of claims) isFirst(claim);
+  return documents.filter(isFirst);
 }
 
 function danglingReferences(

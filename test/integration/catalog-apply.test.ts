@@ -137,6 +137,7 @@ describe('applying a catalogue', () => {
         'kind: Model\nmetadata: {name: m}\nspec: {provider: p, aliases: [nick]}',
         'kind: Model\nmetadata: {name: n}\nspec: {provider: p, aliases: [NICK], color: red}',
         'kind: Policy\nmetadata: {name: p}\nspec: {hostKeys: "k", rateLimit: none, rateLimits: [{}]}',
+        'kind: Host\nmetadata: {name: broken}\nspec: {baseURL: "http://127.0.0.1:1"}',
       ].join('\n---\n'),
     );
     expect(faults.map((f) => [f.document, f.field, f.message])).toEqual([
@@ -150,6 +151,7 @@ describe('applying a catalogue', () => {
       [5, 'spec.rateLimits[0].models', 'is required'],
       [5, 'spec.rateLimits[0].rateLimit', 'is required'],
       [5, 'spec.rateLimit', 'refers to RateLimit "none", which does not exist'],
+      [6, 'metadata.name', 'is given twice: another Host has it'],
     ]);
   });
 

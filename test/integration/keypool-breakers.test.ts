@@ -280,6 +280,8 @@ describe('Postgres away', () => {
     await report('server_error');
     here.link.cut = true;
     await report('success');
+    // When the success was seen is known to within the round trip of its write: the opening must be later than that.
+    await new Promise((resolve) => setTimeout(resolve, 2000));
     there.pool.report(a, 'gpt-4o', outcome('rate_limit_long', { retryAfterMs: 600_000 }), null);
     await there.pool.flush();
     here.link.cut = false;
