@@ -4,13 +4,18 @@ import { ApiError } from '../lib/errors.ts';
 import { parseQuery, RESULTS_QUERY } from '../lib/http/contracts.ts';
 import { type ApiHandler, pathParameter, queryOf } from '../lib/http/event.ts';
 import { findBatch } from '../lib/store/batches.sql.ts';
+import type { PayloadStore } from '../lib/store/payloads.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
 const PAGE_ITEMS = 1000;
 /** Without streaming every answer is a page; one that was not asked for is as long as its bytes allow. */
 const MAX_PAGE_ITEMS = 10_000;
 
+/** How long a link to a results document is good: enough for a slow start, too short to be passed around. */
+const LINK_SECONDS = 900;
+
 export interface ResultsApp extends GateDeps, ResultsDeps {
+  payloads: ResultsDeps['payloads'] & Pick<PayloadStore, 'link'>;
   /** True in the container. On Lambda an answer is one value of at most 6 MB, so that pages are all there is. */
   streaming: boolean;
 }
@@ -24,6 +29,10 @@ export function results(app: ResultsApp): ApiHandler {
     if (batch === null) throw new ApiError('not_found');
 
     const asked = after !== undefined || limit !== undefined;
+    if (!app.streaming && !asked && state === undefined && batch.results_id !== null) {
+      const location = await linkTo(app, batch.results_id);
+      if (location !== null) return { statusCode: 303, headers: { location }, batchId: key.id };
+    }
     const page =
       asked || !app.streaming
         ? { limit: limit ?? (asked ? PAGE_ITEMS : MAX_PAGE_ITEMS), singleMaxBytes: app.streaming ? null : PAGE_BYTES }
@@ -35,6 +44,13 @@ export function results(app: ResultsApp): ApiHandler {
     return { ...answer, isBase64Encoded: true, body: (await collect(stream)).toString('base64') };
   };
   return authenticated(app, handle);
+}
+
+/** Where a finished batch's whole document can be fetched, when it is too large for one answer; else null. */
+async function linkTo({ payloads }: ResultsApp, resultsId: string): Promise<string | null> {
+  const ref = { kind: 'result', id: resultsId } as const;
+  if (payloads.link === undefined || (await payloads.size(ref)) <= PAGE_BYTES) return null;
+  return payloads.link(ref, LINK_SECONDS);
 }
 
 async function collect(stream: AsyncIterable<Buffer>): Promise<Buffer> {

@@ -10,6 +10,8 @@ export interface WorkerApp {
    * goes on after a return, it works until there is nothing to do or `remainingMs` is running out.
    */
   wake(wake: Wake, remainingMs: () => number): void | Promise<void>;
+  /** Its wake-up failed: the message should be tried again soon. Never rejects. */
+  failed?(receiptHandle: string): Promise<void>;
 }
 
 /** Of Lambda's context, what the worker uses; the container's adapter has none. */
@@ -24,12 +26,13 @@ export function worker(app: WorkerApp): (event: SQSEvent, context?: Remaining) =
   return async (event, context) => {
     const remainingMs = () => context?.getRemainingTimeInMillis() ?? Number.POSITIVE_INFINITY;
     const batchItemFailures: SQSBatchResponse['batchItemFailures'] = [];
-    for (const { messageId, body } of event.Records) {
+    for (const { messageId, receiptHandle, body } of event.Records) {
       try {
         await app.wake(parseWake(body), remainingMs);
       } catch (error) {
         app.log.error({ err: reasonOf(error), message: messageId }, 'wake-up failed');
         batchItemFailures.push({ itemIdentifier: messageId });
+        await app.failed?.(receiptHandle);
       }
     }
     return { batchItemFailures };

@@ -15,6 +15,8 @@ export async function openPayloads(config: Config, env: Env): Promise<PayloadSto
 }
 
 export interface Wakes extends WakeQueue {
+  /** See SqsQueue; does nothing where wake-ups are no messages. */
+  comeBack(receiptHandle: string, seconds: number): Promise<void>;
   close(): void;
 }
 
@@ -24,11 +26,12 @@ export interface Wakes extends WakeQueue {
  */
 export async function openQueue(config: Config, env: Env, db: Db): Promise<Wakes> {
   const postgres = createPostgresQueue(db);
-  if (config.queue === 'postgres') return { send: postgres.send, close() {} };
+  if (config.queue === 'postgres') return { send: postgres.send, comeBack: async () => {}, close() {} };
   const { createSqsQueue } = await import('./queue/sqs.ts');
   const sqs = createSqsQueue({ queueUrl: config.sqsQueueUrl!, ...awsOf(env, 'SQS') });
   return {
     send: (wake, count) => (wake.kind === 'work' ? sqs.send(wake, count) : postgres.send(wake)),
+    comeBack: sqs.comeBack,
     close: sqs.close,
   };
 }

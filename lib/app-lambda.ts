@@ -40,6 +40,8 @@ const MAX_IDLE_MS = 30_000;
 const FRESH_MS = 1000;
 /** Workers that run at once (reserved concurrency): more wake-ups would only wait. */
 const MAX_WORKERS = 8;
+/** The queue's own visibility is longer than its messages live: without this a failed one would never come back. */
+const RETRY_SECONDS = 60;
 /** A compaction is begun with so much left; else the sweep does it. */
 const COMPACT_MS = 60_000;
 
@@ -66,6 +68,8 @@ export interface LambdaApp {
   prepare(): Promise<void>;
   /** Works until there is nothing to do or the time runs out; rejects when the database is away. */
   wake(wake: Wake, remainingMs: () => number): Promise<void>;
+  /** A wake-up failed: its message comes back in a minute. */
+  failed(receiptHandle: string): Promise<void>;
   sweep(options: { housekeep: boolean }): Promise<void>;
   /** For tests: a Lambda container just ends. */
   close(): Promise<void>;
@@ -213,6 +217,10 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     batchUsage: (batchId) => batchUsage(db, batchId),
     prepare,
     wake: (wake, remainingMs) => (wake.kind === 'work' ? work(remainingMs) : Promise.resolve()),
+    failed: (receiptHandle) =>
+      queue.comeBack(receiptHandle, RETRY_SECONDS).catch((error) => {
+        log.warn({ err: reasonOf(error) }, 'a failed wake-up comes back only when its visibility ends');
+      }),
     async sweep({ housekeep }) {
       await prepared();
       const selfId = uuidv7();

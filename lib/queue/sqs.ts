@@ -1,4 +1,5 @@
 import {
+  ChangeMessageVisibilityCommand,
   DeleteMessageBatchCommand,
   type Message,
   ReceiveMessageCommand,
@@ -48,6 +49,8 @@ function createClient({ endpoint, client }: SqsOptions): SQSClient {
 }
 
 export interface SqsQueue extends WakeQueue {
+  /** Makes a message that was received come back after so many seconds, whatever the queue's visibility says. */
+  comeBack(receiptHandle: string, seconds: number): Promise<void>;
   close(): void;
 }
 
@@ -69,6 +72,14 @@ export function createSqsQueue(options: SqsOptions): SqsQueue {
       });
       // One that got through is enough: a worker that leaves work behind wakes the next one.
       if (Failed?.length === Entries.length) throw new Error(`wake-ups not sent: ${Failed[0]?.Code}`);
+    },
+    async comeBack(ReceiptHandle, VisibilityTimeout) {
+      const command = new ChangeMessageVisibilityCommand({
+        QueueUrl: options.queueUrl,
+        ReceiptHandle,
+        VisibilityTimeout,
+      });
+      await sqs.send(command, { abortSignal: AbortSignal.timeout(SEND_MS) });
     },
     close: () => sqs.destroy(),
   };

@@ -53,6 +53,8 @@ export interface PayloadStore {
   stream(ref: PayloadRef, offset: number, length: number): AsyncIterable<Buffer>;
   /** Length of the object in bytes. */
   size(ref: PayloadRef): Promise<number>;
+  /** Where the store can: a URL of the whole object, as JSON, that needs no credential for so many seconds. */
+  link?(ref: PayloadRef, seconds: number): Promise<string>;
   /** Deletes objects; one that is not there is no error. */
   delete(refs: readonly PayloadRef[]): Promise<void>;
   /** Objects of one kind created before `beforeMs` (by their key), oldest first. Names it does not know are left out. */

@@ -9,6 +9,8 @@ import {
   type S3ClientConfig,
 } from '@aws-sdk/client-s3';
 import { Upload } from '@aws-sdk/lib-storage';
+import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
+
 import { isUuid, uuidv7Time } from '../clock.ts';
 import { ConfigError } from '../errors.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore, payloadKey, StorageFull } from './payloads.ts';
@@ -66,10 +68,10 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
   const put = async (key: string, body: Uint8Array): Promise<void> => {
     await s3.send(new PutObjectCommand({ Bucket: bucket, Key: key, Body: body, ContentLength: body.byteLength }));
   };
-  const putParts = async (key: string, body: Uint8Array | Readable): Promise<void> => {
+  const putParts = async (ref: PayloadRef, body: Uint8Array | Readable): Promise<void> => {
     const upload = new Upload({
       client: s3,
-      params: { Bucket: bucket, Key: key, Body: body },
+      params: { Bucket: bucket, Key: keyOf(ref), Body: body, ContentType: typeOf(ref) },
       partSize: PART_BYTES,
       queueSize: PARTS_AT_ONCE,
     });
@@ -91,7 +93,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
       const whole = () => (pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces, total));
       try {
         if (total <= PART_BYTES) await put(keyOf(ref), whole());
-        else await putParts(keyOf(ref), pieces.length === 1 ? pieces[0]! : Readable.from(pieces));
+        else await putParts(ref, pieces.length === 1 ? pieces[0]! : Readable.from(pieces));
       } catch (error) {
         throw writeError(error);
       }
@@ -111,7 +113,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
         }
       }
       try {
-        await putParts(keyOf(ref), Readable.from(counted(), { objectMode: false }));
+        await putParts(ref, Readable.from(counted(), { objectMode: false }));
       } catch (error) {
         // A source that broke is the caller's error, not the store's.
         throw failed === null ? writeError(error) : (failed as { error: unknown }).error;
@@ -145,6 +147,10 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
       } catch (error) {
         throw readError(ref, error);
       }
+    },
+    link(ref, seconds) {
+      const input = { Bucket: bucket, Key: keyOf(ref) };
+      return getSignedUrl(s3, new GetObjectCommand(input), { expiresIn: seconds });
     },
     async delete(refs) {
       for (let at = 0; at < refs.length; at += DELETE_KEYS) {
@@ -192,6 +198,9 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
     close: async () => s3.destroy(),
   };
 }
+
+/** Results documents are fetched by callers themselves, through a link. */
+const typeOf = ({ kind }: PayloadRef) => (kind === 'result' ? 'application/json' : 'application/octet-stream');
 
 class ShortObject extends Error {
   constructor(ref: PayloadRef, options?: { cause?: unknown }) {

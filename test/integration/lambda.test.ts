@@ -26,7 +26,11 @@ beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), 'relay-lambda-'));
   upstream = await startUpstream();
   database = await createTestDatabase();
-  await writeFile(join(dir, 'catalog.yaml'), catalogOf(upstream.url));
+  const large = [
+    'kind: Model\nmetadata: {name: large}\nspec: {provider: test, aliases: ["big-*"]}',
+    'kind: Binding\nmetadata: {name: large}\nspec: {model: large, host: up}',
+  ];
+  await writeFile(join(dir, 'catalog.yaml'), [catalogOf(upstream.url), ...large].join('\n---\n'));
   aws = await startPlatform({ ...database, catalog: join(dir, 'catalog.yaml'), env: KEYS });
 });
 afterAll(async () => {
@@ -91,6 +95,32 @@ test('ends each invocation with its buffer flushed and its lease deleted, and co
   expect(await leases()).toBe(0);
   const [batch] = await sql('select completed_at, results_id from batches where id = $1::uuid', [id]);
   expect(batch).toEqual({ completed_at: expect.any(Date), results_id: expect.any(String) });
+});
+
+test('redirects to the results document of a finished batch that is too large for one answer', async () => {
+  const id = await submit(6, 'large', 'big-1');
+  await aws.drain();
+  await aws.sweep();
+  await vi.waitUntil(
+    async () => {
+      await sql("update batches set completed_at = completed_at - interval '10 seconds' where id = $1::uuid", [id]);
+      await aws.sweep();
+      return (await sql('select 1 from batches where id = $1::uuid and results_id is not null', [id])).length === 1;
+    },
+    { timeout: 10_000 },
+  );
+  const answer = await aws.call({ path: `/v1/batches/${id}/results` });
+  expect([answer.status, answer.text]).toEqual([303, '']);
+  const document = await fetch(answer.headers.get('location')!);
+  expect([document.status, document.headers.get('content-type')]).toEqual([200, 'application/json']);
+  const { results } = (await document.json()) as { results: { idx: number; response: object }[] };
+  expect(results.map(({ idx }) => idx)).toEqual([0, 1, 2, 3, 4, 5]);
+  expect(Object.keys(results[5]!.response).length).toBeGreaterThan(0);
+  const page = await aws.call({ path: `/v1/batches/${id}/results?limit=1000` });
+  expect(page.status).toBe(200);
+  expect(page.bytes.length).toBeLessThanOrEqual(4_600_000);
+  expect(page.json.next_after).toBe(page.json.results.at(-1).idx);
+  expect((await aws.call({ path: `/v1/batches/${id}/results`, as: 'bob' })).status).toBe(404);
 });
 
 test('sends a wake-up for each item up to eight, and an invocation that finds nothing sends none', async () => {

@@ -1,3 +1,4 @@
+import { ReceiveMessageCommand, SQSClient } from '@aws-sdk/client-sqs';
 import type { SQSEvent } from 'aws-lambda';
 import type { FauxqsServer } from 'fauxqs';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
@@ -109,6 +110,20 @@ test('polls again with back-off when SQS was away, and takes what came meanwhile
   server.faux.sendMessage(name, 'anything at all');
   proxy.decide = () => null;
   await eventually(() => received === 1 && left() === 0);
+});
+
+test('makes a message come back when it is told to', async () => {
+  const queue = createSqsQueue(options);
+  const sqs = new SQSClient({ ...TEST_CLIENT, endpoint: proxy.endpoint, useQueueUrlAsEndpoint: false });
+  await queue.send({ kind: 'work' });
+  const { Messages } = await sqs.send(
+    new ReceiveMessageCommand({ QueueUrl: options.queueUrl, VisibilityTimeout: 5400 }),
+  );
+  expect(queued().ready).toHaveLength(0);
+  await queue.comeBack(Messages![0]!.ReceiptHandle!, 0);
+  expect(queued().ready).toHaveLength(1);
+  queue.close();
+  sqs.destroy();
 });
 
 test('gives up a wake-up that SQS does not take, within its time', async () => {
