@@ -176,6 +176,20 @@ test('aborts and releases what still runs with 20 s left, without spending an at
   await aws.drain();
 });
 
+test('waits in one invocation for an item that is due within moments', async () => {
+  upstream.failKey('upstream-1', 500);
+  const id = await submit(2, 'pause');
+  await aws.lose();
+  const invocation = aws.container().invoke(wakeEvent());
+  await upstream.waitForRequests(1);
+  upstream.failKey('upstream-1', null);
+  await invocation;
+  const counts = await countsOf(id);
+  expect((counts.completed ?? 0) + (counts.discarded ?? 0)).toBe(2);
+  expect(counts.completed).toBeGreaterThanOrEqual(1);
+  expect(aws.queued()).toEqual([]);
+});
+
 test('runs nothing twice because of duplicate, reordered, late or foreign messages', async () => {
   const id = await submit(40, 'storm');
   for (let i = 0; i < 30; i++) aws.aws.faux.sendMessage(aws.queueName, WORK, i % 3 === 0 ? { delaySeconds: 1 } : {});
