@@ -43,7 +43,7 @@ export default {
     {
       name: 'embedded Postgres is for the composition root',
       severity: 'error',
-      from: { path: '^(lib|handlers)/', pathNot: '^lib/(postgres/|app\\.ts$)' },
+      from: { path: '^(lib|handlers)/', pathNot: '^lib/(postgres/|app(-home)?\\.ts$)' },
       to: { path: '^lib/postgres/' },
     },
     {

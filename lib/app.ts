@@ -1,26 +1,22 @@
 import { once } from 'node:events';
 import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
 import { awsOf, openPayloads, openQueue } from './app-clients.ts';
+import { applyAtStart, settle } from './app-home.ts';
 import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
 import { checkSigningKeys } from './auth/signing-keys.ts';
 import { createTokenVerifier } from './auth/verify-token.ts';
 import { createCompactor } from './batch/compact.ts';
-import { applyCatalog } from './catalog/apply.ts';
 import type { Catalog } from './catalog/catalog.ts';
-import { CatalogError, formatFault } from './catalog/faults.ts';
 import { loadCatalog } from './catalog/load.ts';
-import { readCatalog } from './catalog/read.ts';
 import { checkMasterKey } from './catalog/rekey.ts';
 import { createSecretBox, parseMasterKey, type SecretBox } from './catalog/secrets.ts';
 import { createSnapshot, type Snapshot } from './catalog/snapshot.ts';
 import { type Clock, sleep, systemClock, uuidv7 } from './clock.ts';
 import type { Config } from './config.ts';
-import { ConfigError, reasonOf } from './errors.ts';
 import { createKeyPool, type KeyPool } from './keypool/pool.ts';
 import { purgeLimits } from './limits/purge.ts';
 import type { Log } from './log.ts';
 import { createMetrics, type Metrics } from './metrics.ts';
-import type { Embedded } from './postgres/embedded.ts';
 import { createListener } from './queue/postgres.ts';
 import type { Wake, WakeQueue } from './queue/queue.ts';
 import { createReadiness, type NotReady, type Step } from './ready.ts';
@@ -303,74 +299,6 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
     },
   };
   return app;
-}
-
-interface Home {
-  dsn: string;
-  directDsn: string;
-  instance: string;
-  masterKey: string | null;
-  adminToken: string | null;
-  adminTokenFile: string | null;
-  embedded: Embedded | null;
-}
-
-/** Where state lives: the given Postgres, or an embedded one in the data dir, with generated secrets. */
-async function settle(config: Config, log: Log): Promise<Home> {
-  const secrets = await import('./postgres/secrets.ts');
-  if (config.pgDsn !== null) {
-    return {
-      dsn: config.pgDsn,
-      directDsn: config.pgDirectDsn ?? config.pgDsn,
-      instance: config.instanceId ?? (await storedInstanceId(config.dataDir, log)),
-      masterKey: config.masterKey,
-      adminToken: config.adminToken,
-      adminTokenFile: null,
-      embedded: null,
-    };
-  }
-  const { startEmbedded } = await import('./postgres/embedded.ts');
-  const embedded = await startEmbedded({ dataDir: config.dataDir, log });
-  const admin = config.adminToken === null ? await secrets.adminToken(config.dataDir) : null;
-  return {
-    dsn: embedded.dsn,
-    directDsn: embedded.dsn,
-    instance: config.instanceId ?? (await secrets.instanceId(config.dataDir)),
-    masterKey: config.masterKey ?? (await secrets.masterKey(config.dataDir)).value,
-    adminToken: config.adminToken ?? admin!.value,
-    adminTokenFile: admin?.path ?? null,
-    embedded,
-  };
-}
-
-/** A container may have no writable data dir: its instance then has a name for the life of the process. */
-async function storedInstanceId(dataDir: string, log: Log): Promise<string> {
-  const { instanceId, prepareDataDir } = await import('./postgres/secrets.ts');
-  try {
-    await prepareDataDir(dataDir);
-    return await instanceId(dataDir);
-  } catch (error) {
-    log.warn({ err: reasonOf(error) }, 'no stable instance id: set RELAY_INSTANCE_ID or a writable RELAY_DATA_DIR');
-    return uuidv7();
-  }
-}
-
-async function applyAtStart(
-  db: Database,
-  path: string,
-  env: Readonly<Record<string, string | undefined>>,
-  secretBox: SecretBox | null,
-  log: Log,
-): Promise<void> {
-  try {
-    const result = await applyCatalog(db, await readCatalog([path]), { env, secretBox });
-    for (const warning of result.warnings) log.warn({ fault: formatFault(warning) }, 'catalogue');
-    log.info({ created: result.created, updated: result.updated, unchanged: result.unchanged }, 'catalogue applied');
-  } catch (error) {
-    if (!(error instanceof CatalogError)) throw error;
-    const faults = error.faults.map(formatFault).join('\n  ');
-    throw new ConfigError(`RELAY_CATALOG is not valid, nothing was applied:\n  ${faults}`, { cause: error });
-  }
 }
 
 async function watchStore(ready: Promise<void>, signal: AbortSignal, check: () => Promise<void>): Promise<void> {
