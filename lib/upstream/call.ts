@@ -142,7 +142,11 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
     if (this.pausedAt === null) return;
     this.deadline += this.context.clock.monotonic() - this.pausedAt;
     this.pausedAt = null;
-    if (!this.over) this.readOn?.();
+    // Later: it may be another call's last bytes that made room, and undici's parser, which is in the middle of them,
+    // refuses to run a second time beneath itself. Both calls would hang.
+    setImmediate(() => {
+      if (!this.over) this.readOn?.();
+    });
   }
 
   onComplete(): void {

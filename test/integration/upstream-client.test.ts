@@ -287,6 +287,27 @@ describe('an abort', () => {
 });
 
 describe('a large answer', () => {
+  test('waits for room when many come at once, and all of them arrive', async () => {
+    const own = createUpstreamClient({
+      connections: 8,
+      userAgent: 'x',
+      clock: systemClock,
+      heldBytes: 8 * 1024 * 1024,
+    });
+    const text = JSON.stringify({ choices: [], filler: 'x'.repeat(3 * 1024 * 1024) });
+    upstream.answerWith((_request, response) => {
+      response.setHeader('content-type', 'application/json');
+      response.end(text);
+    });
+    const calls = Array.from({ length: 8 }, async () => {
+      const result = await own.call(request('plain'));
+      own.release(result.body);
+      return [result.class, result.body?.length];
+    });
+    expect(await Promise.all(calls)).toEqual(calls.map(() => ['success', text.length]));
+    await own.close();
+  });
+
   test.each(['big-2', 'big-chunked-2', 'big-gzip-2'])('%s over the limit is too large', async (model) => {
     const own = createUpstreamClient({
       connections: 1,
