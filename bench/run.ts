@@ -9,6 +9,7 @@ import { benchGrowth } from './growth.ts';
 import { benchIdle } from './idle.ts';
 import { benchLimited } from './limited.ts';
 import { benchLimits } from './limits.ts';
+import { benchMemory } from './memory.ts';
 import { benchReplicas } from './replicas.ts';
 import { benchRestart } from './restart.ts';
 import { benchResults } from './results.ts';
@@ -44,6 +45,7 @@ const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   restart: benchRestart,
   start: benchStart,
   idle: benchIdle,
+  memory: benchMemory,
   growth: benchGrowth,
   soak: benchSoak,
 };
