@@ -115,12 +115,15 @@ export async function findBatch(db: Db, key: BatchKey): Promise<BatchRow | null>
   return rows[0] ?? null;
 }
 
-const FIND_BATCH_WITH_COUNTS = `
-  select ${COLUMNS}, c.counts
-  from batches b cross join lateral (
-    select json_object_agg(g.state, g.n) as counts
+/** The counts of batch `b`, in the order of the states: as they were frozen, or (lazily) counted from the item rows. */
+const COUNTS = `coalesce(b.final_counts, (
+    select json_object_agg(g.state, g.n)
     from (select i.state, count(*) as n from batch_items i where i.batch_id = b.id group by i.state order by i.state) g
-  ) c
+  )) as counts`;
+
+const FIND_BATCH_WITH_COUNTS = `
+  select ${COLUMNS}, ${COUNTS}
+  from batches b
   where b.id = $1::uuid and b.owner = $2::text and b.surface = $3::text`;
 
 /** The batch and its counts, of one snapshot; null when there is none. */
@@ -175,16 +178,10 @@ export interface ListedBatch {
 }
 
 const LIST_BATCHES = `
-  select b.id, b.status, b.shape, b.total_items, b.created_at, b.completed_at, c.counts
-  from (
-    select * from batches
-    where owner = $1::text and surface = $2::text and ($3::uuid is null or id < $3::uuid)
-    order by id desc limit $4::int
-  ) b cross join lateral (
-    select json_object_agg(g.state, g.n) as counts
-    from (select i.state, count(*) as n from batch_items i where i.batch_id = b.id group by i.state order by i.state) g
-  ) c
-  order by b.id desc`;
+  select b.id, b.status, b.shape, b.total_items, b.created_at, b.completed_at, ${COUNTS}
+  from batches b
+  where b.owner = $1::text and b.surface = $2::text and ($3::uuid is null or b.id < $3::uuid)
+  order by b.id desc limit $4::int`;
 
 /** At most `limit` batches, newest first (ids sort by time of creation), from below the id `after`. */
 export async function listBatches(

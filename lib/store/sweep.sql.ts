@@ -1,5 +1,7 @@
 import type { Db } from './db.ts';
+import type { PayloadKind } from './payloads.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from './unsent.sql.ts';
+import { OPEN_UPLOADS } from './uploads.sql.ts';
 
 /** Discards the unstarted items of batches whose completion window has closed; gives the batches finished. */
 export async function expireItems(db: Db, instance: string): Promise<string[]> {
@@ -54,13 +56,19 @@ export async function readUncompacted(db: Db, batchId: string): Promise<{ totalI
   return row ? { totalItems: row.total_items } : null;
 }
 
-/** Switches a finished batch to its results document and drops its segment references; false when it was beaten. */
+/**
+ * Switches a finished batch to its results document, freezes its counts, and drops its segment references; false when it
+ * was beaten.
+ */
 export async function setResults(db: Db, batchId: string, resultsId: string): Promise<boolean> {
   const result = await db.query<{ done: boolean }>({
     name: 'set_results',
     text: `
       with switched as (
-        update batches set results_id = $2::uuid
+        update batches b set results_id = $2::uuid, final_counts = (
+          select json_object_agg(g.state, g.n) from (
+            select i.state, count(*) as n from batch_items i where i.batch_id = b.id group by i.state order by i.state
+          ) g)
         where id = $1::uuid and completed_at is not null and results_id is null
         returning id, surface
       ), dropped as (
@@ -74,16 +82,13 @@ export async function setResults(db: Db, batchId: string, resultsId: string): Pr
 }
 
 /** Of the given object ids, those that something refers to at this moment. */
-export async function referencedObjects(
-  db: Db,
-  kind: 'input' | 'segment' | 'result' | 'index',
-  ids: readonly string[],
-): Promise<Set<string>> {
+export async function referencedObjects(db: Db, kind: PayloadKind, ids: readonly string[]): Promise<Set<string>> {
   const text = {
     input: 'select input_id as id from batches where input_id = any($1::uuid[])',
     segment: 'select segment_id as id from segment_refs where segment_id = any($1::uuid[])',
     result: 'select results_id as id from batches where results_id = any($1::uuid[])',
     index: 'select results_id as id from batches where results_id = any($1::uuid[])',
+    upload: OPEN_UPLOADS,
   }[kind];
   const result = await db.query<{ id: string }>({ name: `referenced_${kind}`, text, values: [ids] });
   return new Set(result.rows.map((row) => row.id));

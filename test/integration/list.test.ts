@@ -39,6 +39,29 @@ describe.each(WAYS)('over %s', (way) => {
     expect(second.json.has_more).toBe(false);
   });
 
+  test('shows the same counts before and after a batch is compacted, and does not count again then', async () => {
+    const body = '{"shape":"openai","requests":[{},{},{},{}]}';
+    const { id } = (await api.call('lambda', { method: 'POST', path: '/v1/batches', body })).json;
+    await finish(api, id, [
+      { idx: 0, state: 'completed', body: '1' },
+      { idx: 1, state: 'cancelled' },
+      { idx: 2, state: 'discarded', error: 'batch item: internal' },
+      { idx: 3, state: 'completed', body: '2' },
+    ]);
+    const counts = async () => {
+      const list = await api.call(way, { path: '/v1/batches?surface=relay&limit=1' });
+      const status = await api.call(way, { path: `/v1/batches/${id}?items=false` });
+      return [list.json.data[0].counts, status.json.counts].map((shown) => JSON.stringify(shown));
+    };
+    const counted = Array(2).fill('{"completed":2,"discarded":1,"cancelled":1}');
+    expect(await counts()).toEqual(counted);
+    await compactBatch(api.app as never, id);
+    // Nobody deletes rows: this shows that they are not read any more.
+    await api.sql('delete from batch_items where batch_id = $1', [id]);
+    expect(await counts()).toEqual(counted);
+    await api.sql('delete from batches where id = $1', [id]);
+  });
+
   test.each([
     ['', 'missing_required_parameter', 'surface'],
     ['?surface=openai', 'invalid_value', 'surface'],
