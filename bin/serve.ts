@@ -1,6 +1,7 @@
 import { controlGuard } from '../handlers/admin.ts';
 import { controlRoutes } from '../handlers/control.ts';
 import { nativeHandlers } from '../handlers/native.ts';
+import { receiveRoutes } from '../handlers/receive.ts';
 import { usageReaders, usageRoutes } from '../handlers/usage.ts';
 import { sqsEvent, worker } from '../handlers/worker.ts';
 import { type App, createApp } from '../lib/app.ts';
@@ -70,7 +71,11 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
     const port = await listen(
       'RELAY_PORT',
       config.port,
-      [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), ...usageRoutes(app)],
+      [
+        ...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)),
+        ...(app.payloads.uploadLink === undefined ? receiveRoutes(app) : []),
+        ...usageRoutes(app),
+      ],
       config.maxRequestBytes,
     );
     const controlPort =

@@ -7,6 +7,7 @@ import { remove as removeHandler } from './remove.ts';
 import { results as resultsHandler } from './results.ts';
 import { submit as submitHandler } from './submit.ts';
 import { sweep as sweepHandler } from './sweep.ts';
+import { upload as uploadHandler } from './upload.ts';
 import { usageHandler } from './usage.ts';
 import { worker as workerHandler } from './worker.ts';
 
@@ -16,6 +17,8 @@ import { worker as workerHandler } from './worker.ts';
 export const health = onLambda(healthHandler);
 /** `POST /v1/batches` */
 export const submit = onLambda(submitHandler);
+/** `POST /v1/uploads` */
+export const upload = onLambda(uploadHandler);
 /** `GET /v1/batches` */
 export const list = onLambda(listHandler);
 /** `GET /v1/batches/{id}` */

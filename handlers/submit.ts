@@ -1,6 +1,7 @@
 import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
 import { parseSubmission } from '../lib/batch/submission.ts';
-import { type SubmitDeps, submitBatch } from '../lib/batch/submit.ts';
+import { submitBatch } from '../lib/batch/submit.ts';
+import { type SubmitUploadDeps, submitUpload } from '../lib/batch/submit-upload.ts';
 import type { Catalog } from '../lib/catalog/catalog.ts';
 import { bodyTooLarge } from '../lib/http/body.ts';
 import { idempotencyKeyOf, recordedHeader, refuseEncodedBody } from '../lib/http/contracts.ts';
@@ -8,7 +9,7 @@ import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
-export interface SubmitApp extends GateDeps, SubmitDeps {
+export interface SubmitApp extends GateDeps, SubmitUploadDeps {
   /** The snapshot in force. */
   catalog(): Catalog;
   maxItems: number;
@@ -25,18 +26,19 @@ export function submit(app: SubmitApp): ApiHandler {
     const body = bodyOf(event);
     if (body.length > app.maxRequestBytes) throw bodyTooLarge(`${body.length} bytes`, app.maxRequestBytes);
 
-    const idempotencyKey = idempotencyKeyOf(event.headers);
-    const anthropicVersion = recordedHeader(event.headers, 'anthropic-version');
-    const anthropicBeta = recordedHeader(event.headers, 'anthropic-beta');
-    const made = await submitBatch(app, {
-      ...parseSubmission(body, app.maxItems),
+    const request = {
       surface: 'relay',
       attribution,
       body,
-      idempotencyKey,
-      anthropicVersion,
-      anthropicBeta,
-    });
+      idempotencyKey: idempotencyKeyOf(event.headers),
+      anthropicVersion: recordedHeader(event.headers, 'anthropic-version'),
+      anthropicBeta: recordedHeader(event.headers, 'anthropic-beta'),
+    };
+    const parsed = parseSubmission(body, app.maxItems);
+    const made =
+      'uploadId' in parsed
+        ? await submitUpload(app, { ...request, ...parsed, maxItems: app.maxItems })
+        : await submitBatch(app, { ...request, ...parsed });
     const replayed: Record<string, string> = made.replayed ? { 'idempotency-replayed': 'true' } : {};
     const answer = json(202, { id: made.id, status: 'queued', total_items: made.totalItems }, replayed);
     return { ...answer, batchId: made.id };

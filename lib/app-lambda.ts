@@ -56,6 +56,7 @@ export interface LambdaApp {
   maxItems: number;
   maxRequestBytes: number;
   maxPendingItemsPerOwner: number;
+  publicUrl: string | null;
   /** An answer is one value of at most 6 MB. */
   streaming: false;
   instance: string;
@@ -208,6 +209,7 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     maxItems: config.maxItems,
     maxRequestBytes: config.maxRequestBytes,
     maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
+    publicUrl: config.publicUrl,
     streaming: false,
     instance,
     catalog: () => snapshot.current(),

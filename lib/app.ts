@@ -55,6 +55,7 @@ export interface App {
   maxItems: number;
   maxRequestBytes: number;
   maxPendingItemsPerOwner: number;
+  publicUrl: string | null;
   streaming: boolean;
   catalog(): Catalog;
   notReady(): NotReady | null;
@@ -271,6 +272,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
     maxItems: config.maxItems,
     maxRequestBytes: config.maxRequestBytes,
     maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
+    publicUrl: config.publicUrl,
     streaming: true,
     catalog: () => snapshot.current(),
     notReady: readiness.notReady,

@@ -23,6 +23,8 @@ export const API_ERRORS = {
   body_too_large: { status: 400, message: 'request body too large' },
   unsupported_media_type: { status: 415, message: 'Content-Encoding is not supported' },
   idempotency_conflict: { status: 409, message: 'Idempotency-Key was used with another body' },
+  upload_used: { status: 409, message: 'upload was used by another batch' },
+  upload_incomplete: { status: 409, message: 'upload has not arrived yet' },
   batch_not_finished: { status: 409, message: 'batch is not finished' },
   conflict: { status: 409, message: 'conflict' },
   too_many_pending: { status: 429, message: 'too many pending items' },

@@ -13,6 +13,7 @@ export const SUBMISSION_MEMBERS = [
   'completion_window',
   'input_file_id',
   'endpoint',
+  'upload_id',
 ] as const;
 
 /** The elements of `requests`: the first `maxItems` by span, all by number. */

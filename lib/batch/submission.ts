@@ -22,12 +22,17 @@ const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d
  * Other top-level members are ignored, `null` as an option counts as absent, and what an item holds is judged when it
  * runs. Throws ApiError 400; the messages of limits name the limit and what was sent.
  */
-export function parseSubmission(body: Buffer, maxItems: number): Submission {
-  const slice = sliceSubmission(body, maxItems);
-  if (!slice.ok) throw new ApiError(slice.code, slice.message);
-  const { members, requests } = slice;
-
+export function parseSubmission(body: Buffer, maxItems: number): Submission | { uploadId: string } {
+  const { members, requests, option } = read(body, maxItems);
   const foreign = ['input_file_id', 'endpoint'].find((name) => members.has(name));
+  const uploadId = option('upload_id');
+  if (uploadId !== undefined && !foreign) {
+    if (members.has('requests')) {
+      throw new ApiError('invalid_value', 'upload_id cannot stand beside requests', { param: 'upload_id' });
+    }
+    if (typeof uploadId !== 'string') throw invalid('upload_id', 'must be a string');
+    return { uploadId };
+  }
   const native = members.has('shape') || members.has('requests');
   if (foreign && native) {
     throw new ApiError('invalid_value', `${foreign} cannot stand beside shape and requests`, { param: foreign });
@@ -38,13 +43,39 @@ export function parseSubmission(body: Buffer, maxItems: number): Submission {
     });
   }
 
-  const option = (name: string): unknown => {
+  return submissionOf(option, requests, maxItems);
+}
+
+/**
+ * Checks an upload that is used by a submit: it holds what a submit's own body would. Options of the submit win over
+ * those of the upload. Throws as `parseSubmission` does.
+ */
+export function parseUploaded(uploaded: Buffer, body: Buffer, maxItems: number): Submission {
+  const inner = read(uploaded, maxItems);
+  const outer = read(body, maxItems);
+  const foreign = ['input_file_id', 'endpoint', 'upload_id'].find((name) => inner.members.has(name));
+  if (foreign) throw new ApiError('invalid_value', `${foreign} cannot stand in an upload`, { param: foreign });
+  return submissionOf((name) => outer.option(name) ?? inner.option(name), inner.requests, maxItems);
+}
+
+/** The value of a member; undefined when it is absent or null. */
+type Option = (name: string) => unknown;
+
+function read(body: Buffer, maxItems: number) {
+  const slice = sliceSubmission(body, maxItems);
+  if (!slice.ok) throw new ApiError(slice.code, slice.message);
+  const { members, requests } = slice;
+  const option: Option = (name) => {
     const span = members.get(name);
     if (span === undefined) return undefined;
     if (span.end - span.start > MAX_OPTION_BYTES)
       throw new ApiError('invalid_value', `${name} is too long`, { param: name });
     return JSON.parse(body.toString('utf8', span.start, span.end)) ?? undefined;
   };
+  return { members, requests, option };
+}
+
+function submissionOf(option: Option, requests: SlicedItems | 'not_array' | null, maxItems: number): Submission {
   return {
     shape: shapeOf(option('shape')),
     items: itemsOf(requests, maxItems),

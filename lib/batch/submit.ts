@@ -13,6 +13,7 @@ import {
 } from '../store/idempotency.sql.ts';
 import { insertItems } from '../store/items.sql.ts';
 import type { PayloadRef, PayloadStore } from '../store/payloads.ts';
+import { takeUpload } from '../store/uploads.sql.ts';
 import type { Attribution } from './batch.ts';
 import { checksumItems } from './slice.ts';
 import type { Submission } from './submission.ts';
@@ -36,6 +37,10 @@ export interface SubmitRequest extends Submission {
   idempotencyKey: string | null;
   anthropicVersion: string | null;
   anthropicBeta: string | null;
+  /** The upload that `body` was read from; it is used up with the batch. */
+  upload?: { id: string; sha256: Buffer };
+  /** What the Idempotency-Key is compared by; that of `body` unless given. */
+  bodySha256?: Buffer;
 }
 
 export interface Submitted {
@@ -48,7 +53,7 @@ export interface Submitted {
 /**
  * Makes a batch: the body as one durable object, then one transaction with the idempotency row first, so that a second
  * submit of the key waits for this one. Nothing is visible before the commit, and the workers are woken after it.
- * Throws ApiError `idempotency_conflict` (same key, other body), `too_many_pending`, and the store's errors.
+ * Throws ApiError `idempotency_conflict` (same key, other body), `upload_used`, `too_many_pending`, the store's errors.
  */
 export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Promise<Submitted> {
   const { surface, attribution, items } = request;
@@ -71,6 +76,7 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
     result = await deps.db.transaction(async (tx) => {
       const winner = claim && (await claimKey(tx, claim));
       if (claim && winner) return replay(winner, claim.row, made);
+      if (request.upload) await useUpload(tx, request.upload, owner, made);
       if (deps.maxPendingItemsPerOwner > 0) {
         await lockOwner(tx, owner);
         await refuseOverPending(deps, tx, owner, items.count);
@@ -112,7 +118,7 @@ interface Claim {
 function claimOf(request: SubmitRequest, key: string, batchId: string): Claim {
   return {
     name: { owner: request.attribution.owner, surface: request.surface, key },
-    row: { body_sha256: hash('sha256', request.body, 'buffer'), batch_id: batchId },
+    row: { body_sha256: request.bodySha256 ?? hash('sha256', request.body, 'buffer'), batch_id: batchId },
   };
 }
 
@@ -129,6 +135,17 @@ async function claimKey(tx: Db, claim: Claim): Promise<IdempotencyRow | null> {
 function replay(earlier: IdempotencyRow, mine: IdempotencyRow, made: Submitted): Submitted {
   if (!earlier.body_sha256.equals(mine.body_sha256)) throw new ApiError('idempotency_conflict');
   return { ...made, id: earlier.batch_id, replayed: true };
+}
+
+/** The row's lock makes a second submit of it wait for this one. */
+async function useUpload(
+  tx: Db,
+  { id, sha256 }: NonNullable<SubmitRequest['upload']>,
+  owner: string,
+  { id: batchId, totalItems }: Submitted,
+): Promise<void> {
+  if (await takeUpload(tx, { id, owner }, { batchId, sha256, totalItems })) return;
+  throw new ApiError('upload_used', undefined, { param: 'upload_id' });
 }
 
 async function refuseOverPending(deps: SubmitDeps, db: Db, owner: string, more: number): Promise<void> {

@@ -52,6 +52,13 @@ export function readBody(req: IncomingMessage, maxBytes: number): Promise<BodyRe
   });
 }
 
+/** The body as it comes, with back-pressure; `begin` runs when it is first asked for. Leaves the rest for `drain`. */
+export async function* streamBody(req: IncomingMessage, begin: () => void): AsyncGenerator<Buffer> {
+  begin();
+  // Not destroyed when the reader stops early: it still has to be told why.
+  yield* req.iterator({ destroyOnReturn: false });
+}
+
 /**
  * Takes and drops what is left of a body, so that a client that only reads after it has sent everything can read its
  * answer: closing on unread bytes would reset the connection and the answer with it. Bounded in bytes and time.

@@ -27,6 +27,22 @@ export function attachBody(event: ApiEvent, body: Buffer): void {
   bodies.set(event, body);
 }
 
+const streams = new WeakMap<ApiEvent, AsyncIterable<Uint8Array>>();
+
+/** Gives the event its body as it comes. */
+export function attachStream(event: ApiEvent, body: AsyncIterable<Uint8Array>): void {
+  streams.set(event, body);
+}
+
+/** The body in pieces; throws when the client goes away in mid-body. */
+export function streamOf(event: ApiEvent): AsyncIterable<Uint8Array> {
+  return streams.get(event) ?? pieces(bodyOf(event));
+}
+
+async function* pieces(body: Buffer): AsyncGenerator<Uint8Array> {
+  if (body.length > 0) yield body;
+}
+
 /** The body's own bytes; empty when there is none. Base64 is decoded only where no bytes were attached. */
 export function bodyOf(event: ApiEvent): Buffer {
   const attached = bodies.get(event);

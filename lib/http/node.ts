@@ -3,9 +3,9 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Context } from 'aws-lambda';
 import { ApiError, ConfigError } from '../errors.ts';
 import type { Log } from '../log.ts';
-import { bodyTooLarge, drain, hasBody, readBody } from './body.ts';
+import { bodyTooLarge, drain, hasBody, readBody, streamBody } from './body.ts';
 import { type Call, callOf, eventOf } from './call.ts';
-import { type ApiResult, attachBody } from './event.ts';
+import { type ApiResult, attachBody, attachStream } from './event.ts';
 import { onMalformed } from './malformed.ts';
 import { renderError } from './render.ts';
 import { requestIdHeaders } from './request-id.ts';
@@ -95,6 +95,13 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
       if (read.kind === 'aborted') return null;
       if (read.kind === 'too_large') throw bodyTooLarge(read.sent, options.maxBodyBytes);
       attachBody(event, read.body);
+    }
+    if (found.route.streamsBody) {
+      const begin = () => {
+        if (call.expectsContinue) res.writeContinue();
+        call.expectsContinue = false;
+      };
+      attachStream(event, streamBody(req, begin));
     }
     return found.route.run(event, { awsRequestId: call.requestId } as Context);
   };

@@ -6,14 +6,15 @@ export interface Route {
   pattern: string;
   /** Name of the handler; the composition root binds it. */
   handler: string;
-  /** `read` gives the handler its bytes; otherwise whatever the client sends is thrown away unread. */
-  body?: 'read';
+  /** `read` gives the handler its bytes, `stream` as they come; otherwise whatever is sent is thrown away unread. */
+  body?: 'read' | 'stream';
 }
 
 /** The native API on the inference port (design section 5). Other surfaces and the control API are tables of their own. */
 export const NATIVE_ROUTES = [
   { method: 'GET', pattern: '/healthz', handler: 'health' },
   { method: 'POST', pattern: '/v1/batches', handler: 'submit', body: 'read' },
+  { method: 'POST', pattern: '/v1/uploads', handler: 'upload', body: 'read' },
   { method: 'GET', pattern: '/v1/batches', handler: 'list' },
   { method: 'GET', pattern: '/v1/batches/{id}', handler: 'get' },
   { method: 'DELETE', pattern: '/v1/batches/{id}', handler: 'remove' },
@@ -29,6 +30,7 @@ export interface BoundRoute {
   pattern: string;
   run: ApiHandler;
   readsBody: boolean;
+  streamsBody?: boolean;
 }
 
 /** Binds a table to its handlers; a name without one is a mistake in the code and throws. */
@@ -36,7 +38,7 @@ export function bindRoutes(table: readonly Route[], handlers: Readonly<Record<st
   return table.map(({ method, pattern, handler, body }) => {
     const run = handlers[handler];
     if (run === undefined) throw new Error(`route ${method} ${pattern} has no handler "${handler}"`);
-    return { method, pattern, run, readsBody: body === 'read' };
+    return { method, pattern, run, readsBody: body === 'read', streamsBody: body === 'stream' };
   });
 }
 

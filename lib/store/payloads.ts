@@ -1,8 +1,11 @@
 import type { Buffer } from 'node:buffer';
 import { uuidv7Time } from '../clock.ts';
 
-/** `input`: submitted bodies; `segment`: answers of a group commit; `result` and `index`: of a finished batch. */
-export const PAYLOAD_KINDS = ['input', 'segment', 'result', 'index'] as const;
+/**
+ * `input`: submitted bodies; `segment`: answers of a group commit; `result` and `index`: of a finished batch; `upload`:
+ * bodies on their way to a submit, written by callers.
+ */
+export const PAYLOAD_KINDS = ['input', 'segment', 'result', 'index', 'upload'] as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[number];
 
 /** An object is named by kind and a UUIDv7; its key, creation time included, follows from these. */
@@ -55,6 +58,8 @@ export interface PayloadStore {
   size(ref: PayloadRef): Promise<number>;
   /** Where the store can: a URL of the whole object, as JSON, that needs no credential for so many seconds. */
   link?(ref: PayloadRef, seconds: number): Promise<string>;
+  /** Where the store can: a URL that takes one PUT of exactly `bytes`, without a credential, for so many seconds. */
+  uploadLink?(ref: PayloadRef, bytes: number, seconds: number): Promise<string>;
   /** Deletes objects; one that is not there is no error. */
   delete(refs: readonly PayloadRef[]): Promise<void>;
   /** Objects of one kind created before `beforeMs` (by their key), oldest first. Names it does not know are left out. */

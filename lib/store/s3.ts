@@ -45,7 +45,7 @@ const MAX_ATTEMPTS = 4;
  * answer 503 or wait. Wrong credentials, bucket or region are a ConfigError of the marker's calls, made at start.
  */
 export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptions): PayloadStore {
-  const s3 = new S3Client({
+  const options: S3ClientConfig = {
     maxAttempts: MAX_ATTEMPTS,
     retryMode: 'standard',
     // Every span has a CRC32 of ours, checked on read.
@@ -61,12 +61,14 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
     },
     ...(endpoint === null ? {} : { endpoint, forcePathStyle: true }),
     ...client,
-  });
+  };
+  const s3 = new S3Client(options);
+  let signer: S3Client | null = null;
   const root = prefix === '' || prefix.endsWith('/') ? prefix : `${prefix}/`;
   const keyOf = (ref: PayloadRef) => root + payloadKey(ref);
 
-  const put = async (key: string, body: Uint8Array): Promise<void> => {
-    await s3.send(new PutObjectCommand({ Bucket: bucket, Key: key, Body: body, ContentLength: body.byteLength }));
+  const put = async (Key: string, Body: Uint8Array, ContentType?: string): Promise<void> => {
+    await s3.send(new PutObjectCommand({ Bucket: bucket, Key, Body, ContentLength: Body.byteLength, ContentType }));
   };
   const putParts = async (ref: PayloadRef, body: Uint8Array | Readable): Promise<void> => {
     const upload = new Upload({
@@ -92,7 +94,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
       const total = pieces.reduce((sum, piece) => sum + piece.byteLength, 0);
       const whole = () => (pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces, total));
       try {
-        if (total <= PART_BYTES) await put(keyOf(ref), whole());
+        if (total <= PART_BYTES) await put(keyOf(ref), whole(), typeOf(ref));
         else await putParts(ref, pieces.length === 1 ? pieces[0]! : Readable.from(pieces));
       } catch (error) {
         throw writeError(error);
@@ -152,6 +154,12 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
       const input = { Bucket: bucket, Key: keyOf(ref) };
       return getSignedUrl(s3, new GetObjectCommand(input), { expiresIn: seconds });
     },
+    uploadLink(ref, bytes, seconds) {
+      // Its own client: the usual one would sign the checksum of the body that it does not have.
+      signer ??= new S3Client({ ...options, requestChecksumCalculation: 'WHEN_REQUIRED' });
+      const input = { Bucket: bucket, Key: keyOf(ref), ContentLength: bytes };
+      return getSignedUrl(signer, new PutObjectCommand(input), { expiresIn: seconds });
+    },
     async delete(refs) {
       for (let at = 0; at < refs.length; at += DELETE_KEYS) {
         const Objects = refs.slice(at, at + DELETE_KEYS).map((ref) => ({ Key: keyOf(ref) }));
@@ -195,7 +203,10 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
         throw configError(bucket, error);
       });
     },
-    close: async () => s3.destroy(),
+    async close() {
+      s3.destroy();
+      signer?.destroy();
+    },
   };
 }
 

@@ -11,6 +11,7 @@ import {
   maintainUsagePartitions,
   purgeIdempotencyKeys,
 } from '../store/sweep.sql.ts';
+import { purgeUploads } from '../store/uploads.sql.ts';
 import { deleteOrphans } from './orphans.ts';
 import { type RescueDeps, rescueSilent } from './rescue.ts';
 
@@ -84,6 +85,7 @@ export function createSweeper(deps: SweepDeps): Sweeper {
   const housekeep = async (): Promise<boolean> => {
     const done = [
       await step('idempotency keys', () => purgeIdempotencyKeys(deps.db)),
+      await step('uploads', () => purgeUploads(deps.db)),
       await step('usage partitions', () => maintainUsagePartitions(deps.db, deps.usageRetentionDays)),
       await step('retention', async () => {
         if (deps.retentionDays === 0) return;

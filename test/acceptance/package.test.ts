@@ -40,7 +40,7 @@ describe('npm run package', () => {
 
   test('runs all functions on nodejs24.x and arm64, the worker for 900 s and on a reservation that a flag leaves out', () => {
     const functions = ofType('AWS::Lambda::Function');
-    expect(functions).toHaveLength(10);
+    expect(functions).toHaveLength(11);
     for (const [, { Properties }] of functions) {
       expect([Properties.Runtime, Properties.Architectures]).toEqual(['nodejs24.x', ['arm64']]);
     }

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Context } from 'aws-lambda';
 import { type NativeApp, nativeHandlers } from '../../handlers/native.ts';
+import { receiveRoutes } from '../../handlers/receive.ts';
 import { authenticate } from '../../lib/auth/authenticate.ts';
 import type { Catalog } from '../../lib/catalog/catalog.ts';
 import { systemClock } from '../../lib/clock.ts';
@@ -84,6 +85,7 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     maxItems: 50_000,
     maxRequestBytes: 1024 * 1024,
     maxPendingItemsPerOwner: 0,
+    publicUrl: null,
     streaming: true,
     notReady: () => null,
     authenticate: (headers) =>
@@ -97,7 +99,7 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
   };
   const app: NativeApp = { ...base, ...change(base) };
   const seen: SeenRequest[] = [];
-  const routes = bindRoutes(NATIVE_ROUTES, nativeHandlers(app));
+  const routes = [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), ...receiveRoutes({ ...app, payloads: { ...payloads, ...app.payloads } })];
   const server = await serve({
     host: '127.0.0.1',
     port: 0,
