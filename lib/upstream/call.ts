@@ -58,6 +58,8 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
   private head: ResponseHead | null = null;
   private retryAfterMs: number | null = null;
   private chunks: Buffer[] = [];
+  /** Takes the bytes of a large answer in place of `chunks`, where its length is known. */
+  private whole: Buffer | null = null;
   private size = 0;
   /** Bytes counted in the budget; 0 while the answer is not large. */
   private taken = 0;
@@ -125,17 +127,43 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
       this.endTooLarge();
       return true;
     }
-    this.chunks.push(chunk);
+    if (this.whole === null) this.chunks.push(chunk);
+    else if (chunk.copy(this.whole, this.size - chunk.length) < chunk.length) {
+      this.end('network'); // more than its Content-Length, which undici would have refused
+      return true;
+    }
     return this.size < LARGE_BYTES || this.count();
   }
 
   /** Counts what has arrived since the last time; false when the budget wants us to stop reading. */
   private count(): boolean {
+    if (this.taken === 0) this.gather();
     const more = this.size - this.taken;
     this.taken = this.size;
     if (this.context.budget.take(this, more)) return true;
     this.pausedAt = this.context.clock.monotonic();
     return false;
+  }
+
+  /**
+   * A thousand chunks of a large answer live long enough to be collected late, and joining them takes its size again: 64
+   * answers of 64 MiB grew the process by 774 MiB. Memory that is not written yet costs nothing but addresses.
+   */
+  private gather(): void {
+    const length = this.head?.contentLength ?? 0;
+    if (length < this.size) return;
+    this.whole = Buffer.allocUnsafeSlow(length);
+    let at = 0;
+    for (const chunk of this.chunks) at += chunk.copy(this.whole, at);
+    this.chunks = [];
+  }
+
+  private takeBody(): Buffer {
+    const { chunks, whole } = this;
+    this.chunks = [];
+    this.whole = null;
+    if (whole !== null) return whole.subarray(0, this.size);
+    return chunks.length === 1 ? chunks[0]! : this.size === 0 ? EMPTY : Buffer.concat(chunks);
   }
 
   resume(): void {
@@ -155,9 +183,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
     this.leave();
     if (this.connection !== null) this.pool.release(this.connection);
     this.connection = null;
-    const raw = this.chunks.length === 1 ? this.chunks[0]! : this.size === 0 ? EMPTY : Buffer.concat(this.chunks);
-    this.chunks = [];
-    const decoded = decodeBody(this.head?.contentEncoding ?? null, raw, this.context.maxResponseBytes);
+    const decoded = decodeBody(this.head?.contentEncoding ?? null, this.takeBody(), this.context.maxResponseBytes);
     if (decoded instanceof Promise) void decoded.then((later) => this.judge(later));
     else this.judge(decoded);
   }
@@ -227,6 +253,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
 
   private closeConnection(): void {
     this.chunks = [];
+    this.whole = null;
     if (this.connection === null) return;
     this.abortExchange?.();
     this.pool.drop(this.connection);
