@@ -5,6 +5,7 @@ import { allCompleted, finished, submit } from './support/batches.ts';
 import type { Bed, BenchDatabase, BenchServer } from './support/bed.ts';
 import { type Figure, format, median } from './support/figure.ts';
 import { KEYS, submission } from './support/items.ts';
+import { readMeters } from './support/meters.ts';
 
 const ITEMS = 20_000;
 const PAIRS = 3;
@@ -38,9 +39,9 @@ export async function benchDrain(bed: Bed): Promise<Figure[]> {
     const database = await bed.database();
     const server = await bed.server({ database, upstream, concurrency });
     await drainOnce(server, database, WARM_UP);
-    const before = await readMeters(server, database);
+    const before = await readCosts(server, database);
     const pairs = await drainPairs(server, database, upstream.url, concurrency);
-    const after = await readMeters(server, database);
+    const after = await readCosts(server, database);
     await server.stop();
     figures.push(ratio(`drain, concurrency ${concurrency}`, pairs, TARGETS.get(concurrency)));
     figures.push(...costs(concurrency, before, after));
@@ -107,6 +108,8 @@ interface Meters {
   transactions: number;
   walBytes: number;
   storedBytes: number;
+  /** Of the write-ahead log, and of segments: each is synced and its directory is. */
+  syncs: number;
 }
 
 function costs(concurrency: number, before: Meters, after: Meters): Figure[] {
@@ -123,26 +126,26 @@ function costs(concurrency: number, before: Meters, after: Meters): Figure[] {
     figure('CPU of the server', perItem('cpuSeconds') * 1e6, 'us/item', 'process_cpu_seconds_total, submits included'),
     figure('event loop delay p99', loopDelay, 'ms', 'an idle loop shows about 10 ms: its resolution', 20),
     figure('transactions', perItem('transactions'), '/item', 'pg_stat_database', concurrency === 64 ? 0.1 : undefined),
+    figure('fsyncs', perItem('syncs'), '/item', 'pg_stat_io for the WAL, two for each group commit'),
     figure('WAL', perItem('walBytes'), 'bytes/item', 'pg_current_wal_lsn'),
     figure('size in Postgres', perItem('storedBytes'), 'bytes/item', 'pg_database_size, dead rows included'),
   ];
 }
 
-async function readMeters(server: BenchServer, database: BenchDatabase): Promise<Meters> {
+async function readCosts(server: BenchServer, database: BenchDatabase): Promise<Meters> {
   await delay(STATISTICS_MS);
   const own = database.queries();
-  const [row] = await database.sql<{ transactions: number; wal: number; size: number }>(`
-    select xact_commit::float8 as transactions, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8 as wal,
+  const [row] = await database.sql<{ transactions: number; wal: number; size: number; syncs: number }>(`
+    select (select sum(fsyncs)::float8 from pg_stat_io where object = 'wal') as syncs, xact_commit::float8 as transactions, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8 as wal,
       pg_database_size(datname)::float8 as size
     from pg_stat_database where datname = current_database()`);
-  const response = await fetch(`${server.controlUrl}/metrics`, { headers: { authorization: 'Bearer test-admin' } });
-  const text = await response.text();
-  const read = (name: string) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1]);
+  const read = await readMeters(server);
   return {
     cpuSeconds: read('process_cpu_seconds_total'),
     loopDelaySeconds: read('nodejs_eventloop_lag_p99_seconds'),
     transactions: row!.transactions - own,
     walBytes: row!.wal,
     storedBytes: row!.size,
+    syncs: row!.syncs + 2 * read('relay_batch_flush_seconds_count'),
   };
 }

@@ -1,6 +1,7 @@
 import { writeFile } from 'node:fs/promises';
 import { cpus, totalmem } from 'node:os';
 import { parseArgs } from 'node:util';
+import { benchBloat } from './bloat.ts';
 import { benchCancel } from './cancel.ts';
 import { benchClaim } from './claim.ts';
 import { benchDrain, benchDrainAws } from './drain.ts';
@@ -46,6 +47,7 @@ const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   start: benchStart,
   idle: benchIdle,
   memory: benchMemory,
+  bloat: benchBloat,
   growth: benchGrowth,
   soak: benchSoak,
 };

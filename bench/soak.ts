@@ -3,6 +3,7 @@ import { allCompleted, call, finished, submit } from './support/batches.ts';
 import type { Bed, BenchDatabase, BenchServer } from './support/bed.ts';
 import { type Figure, format, median } from './support/figure.ts';
 import { submission } from './support/items.ts';
+import { readMeters } from './support/meters.ts';
 import { residentBytes } from './support/process.ts';
 
 const MIB = 2 ** 20;
@@ -91,9 +92,7 @@ async function watch(server: BenchServer, end: number): Promise<Sample[]> {
   await delay(WARM_UP_MS);
   const samples: Sample[] = [];
   while (performance.now() < end) {
-    const response = await fetch(`${server.controlUrl}/metrics`, { headers: { authorization: 'Bearer test-admin' } });
-    const text = await response.text();
-    const read = (name: string) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1]);
+    const read = await readMeters(server);
     samples.push({
       atMs: performance.now(),
       resident: (await residentBytes(server.pid)) ?? read('process_resident_memory_bytes'),
