@@ -123,6 +123,40 @@ test('redirects to the results document of a finished batch that is too large fo
   expect((await aws.call({ path: `/v1/batches/${id}/results`, as: 'bob' })).status).toBe(404);
 });
 
+test('redirects to a page of the one result that is too large for an answer, and pages go on after it', async () => {
+  const requests = ['fast', 'big-5', 'fast'].map((model) => ({ model, messages: [] }));
+  const body = JSON.stringify({ shape: 'openai', requests });
+  const { json } = await aws.call({ method: 'POST', path: '/v1/batches', body });
+  await aws.drain();
+  const path = `/v1/batches/${json.id}/results?limit=100`;
+  const first = await aws.call({ path });
+  expect([first.json.results.length, first.json.next_after]).toEqual([1, 0]);
+  const large = await aws.call({ path: `${path}&after=0` });
+  expect([large.status, large.text]).toEqual([303, '']);
+  const page = await fetch(large.headers.get('location')!);
+  expect([page.status, page.headers.get('content-type')]).toEqual([200, 'application/json']);
+  const text = await page.text();
+  expect(text.length).toBeGreaterThan(5 * 1024 * 1024);
+  const { results, next_after } = JSON.parse(text);
+  expect([results.length, results[0].idx, results[0].state, next_after]).toEqual([1, 1, 'completed', 1]);
+  const last = await aws.call({ path: `${path}&after=1` });
+  expect([last.json.results[0].idx, last.json.next_after]).toEqual([2, null]);
+});
+
+test('runs a batch that was uploaded, straight into the bucket', async () => {
+  const body = itemsOf(4, 'uploaded');
+  const announced = { method: 'POST', path: '/v1/uploads', body: JSON.stringify({ bytes: Buffer.byteLength(body) }) };
+  const { json } = await aws.call(announced);
+  expect(json.upload_url.startsWith(`${aws.aws.endpoint}/`)).toBe(true);
+  expect((await fetch(json.upload_url, { method: 'PUT', body })).status).toBe(200);
+  const submitted = { method: 'POST', path: '/v1/batches', body: JSON.stringify({ upload_id: json.upload_id }) };
+  const made = await aws.call(submitted);
+  expect([made.status, made.json.total_items]).toEqual([202, 4]);
+  await aws.drain();
+  await expectOnce(made.json.id, 4);
+  expect((await aws.call(submitted)).json.error.code).toBe('upload_used');
+});
+
 test('sends a wake-up for each item up to eight, and an invocation that finds nothing sends none', async () => {
   await submit(3, 'three');
   expect(aws.queued()).toHaveLength(3);
