@@ -68,7 +68,10 @@ export const ENVIRONMENT = z.object({
   RELAY_PUBLIC_URL: z
     .url({ protocol: /^https?$/, error: 'it must be an http or https URL' })
     .optional()
-    .meta({ unit: 'URL', about: 'How callers reach the inference port, for `upload_url`. Default: the host that the caller asked.' }),
+    .meta({
+      unit: 'URL',
+      about: 'How callers reach the inference port, for `upload_url`. Default: the host that the caller asked.',
+    }),
   RELAY_BATCH_MAX_ITEMS: int(1, 100_000)
     .default(50_000)
     .meta({ unit: 'items', about: 'Most items of one native batch.' }),

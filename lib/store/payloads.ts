@@ -3,7 +3,7 @@ import { uuidv7Time } from '../clock.ts';
 
 /**
  * `input`: submitted bodies; `segment`: answers of a group commit; `result` and `index`: of a finished batch; `upload`:
- * bodies on their way to a submit, written by callers.
+ * bodies on their way to a submit, which their callers may write again until they are used.
  */
 export const PAYLOAD_KINDS = ['input', 'segment', 'result', 'index', 'upload'] as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[number];

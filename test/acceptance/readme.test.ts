@@ -78,6 +78,7 @@ describe('README.md', () => {
     expect(out).toMatch(/\{"rows":\[\{"group":\{"model":/);
     expect(out).toContain('{"status":"cancelled"}');
     expect(out).toMatch(/\{"id":"[^"]+","deleted":true\}/);
+    expect(out).toMatch(/"status":"queued","total_items":1\}/);
     expect(out).toContain('"kind":"Policy"');
     expect(out).toContain('relay_batch_items_total{state="discarded"} ');
     expect(out).toMatch(/0 created, 0 updated, 0 deleted, \d+ unchanged/);

@@ -263,3 +263,21 @@ describe.each([
     }
   });
 });
+
+test('names the public URL, or what the caller asked', async ({ onTestFinished }) => {
+  const announce = { method: 'POST', path: '/v1/uploads', body: '{"bytes":1}' };
+  const open = async (publicUrl: string | null) => {
+    const api = await createNativeApi(() => ({ publicUrl }));
+    onTestFinished(() => api.close());
+    return api;
+  };
+  const [hidden, plain] = await Promise.all([open('https://relay.example/base/'), open(null)]);
+  const urlOf = async (api: NativeApi, headers = {}) =>
+    (await api.call('node', { ...announce, headers })).json.upload_url as string;
+  expect(await urlOf(hidden)).toMatch(
+    /^https:\/\/relay\.example\/base\/v1\/uploads\/[0-9a-f-]{36}\?bytes=1&signature=/,
+  );
+  expect((await urlOf(plain)).startsWith(`${plain.url}/v1/uploads/`)).toBe(true);
+  const tls = { 'x-forwarded-proto': 'https' };
+  expect((await urlOf(plain, tls)).startsWith(`https://127.0.0.1:${plain.server.port}/v1/uploads/`)).toBe(true);
+});
