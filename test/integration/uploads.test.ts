@@ -194,12 +194,15 @@ describe.each([
 
     test('leaves what may be used to its owner, and the sweep takes the rest', async () => {
       const now = Date.now() + 25 * HOUR;
-      const [open, expired] = [await uploaded(), await uploaded()];
+      const [open, expired, used] = [await uploaded(), await uploaded(), await uploaded()];
+      expect((await submit({ upload_id: used })).status).toBe(202);
+      await api.payloads.write({ kind: 'upload', id: used }, [BODY]); // its sender's URL still works on S3
       await api.sql("update uploads set expires_at = clock_timestamp() - interval '1 second' where id = $1", [expired]);
       await deleteOrphans(api.database.db, api.payloads, now);
       const left = await objects('upload');
       expect(left).toContain(open);
       expect(left).not.toContain(expired);
+      expect(left).not.toContain(used);
 
       await api.sql("update uploads set created_at = created_at - interval '49 hours' where id = $1", [expired]);
       await purgeUploads(api.database.db);

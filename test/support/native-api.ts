@@ -99,7 +99,10 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
   };
   const app: NativeApp = { ...base, ...change(base) };
   const seen: SeenRequest[] = [];
-  const routes = [...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), ...receiveRoutes({ ...app, payloads: { ...payloads, ...app.payloads } })];
+  const routes = [
+    ...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)),
+    ...receiveRoutes({ ...app, payloads: { ...payloads, ...app.payloads } }),
+  ];
   const server = await serve({
     host: '127.0.0.1',
     port: 0,
