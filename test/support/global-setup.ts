@@ -7,6 +7,7 @@ import type { TestProject } from 'vitest/node';
 import { createLog } from '../../lib/log.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
 import { migrate } from '../../lib/store/migrate.ts';
+import { startPgBouncer } from './pgbouncer.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
@@ -14,12 +15,15 @@ declare module 'vitest' {
     postgresDsn: string;
     /** Name of the migrated database that tests clone. */
     postgresTemplate: string;
+    /** DSN, without a database, of the pooler that all tests go through (RELAY_TEST_PGBOUNCER=1); else null. */
+    pgBouncerDsn: string | null;
   }
 }
 
 interface Running {
   dsn: string;
   template: string;
+  bouncerDsn: string | null;
   stop(): Promise<void>;
 }
 
@@ -30,9 +34,10 @@ const shared = globalThis as { relayTestPostgres?: { running: Promise<Running>; 
 export async function setup(project: TestProject): Promise<void> {
   shared.relayTestPostgres ??= { running: start(), users: 0 };
   shared.relayTestPostgres.users++;
-  const { dsn, template } = await shared.relayTestPostgres.running;
+  const { dsn, template, bouncerDsn } = await shared.relayTestPostgres.running;
   project.provide('postgresDsn', dsn);
   project.provide('postgresTemplate', template);
+  project.provide('pgBouncerDsn', bouncerDsn);
 }
 
 /** Stops the server with the last project that used it. */
@@ -65,10 +70,13 @@ async function start(): Promise<Running> {
     await server.stop();
     throw error;
   }
+  const bouncer = process.env.RELAY_TEST_PGBOUNCER === '1' ? await startPgBouncer(server.dsn) : null;
   return {
     dsn: server.dsn,
     template,
+    bouncerDsn: bouncer?.dsnOf('').replace(/\/$/, '') ?? null,
     async stop() {
+      await bouncer?.stop();
       await run(`drop database if exists ${template} with (force)`);
       await server.stop();
     },

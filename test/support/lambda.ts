@@ -43,7 +43,7 @@ export interface Platform {
 }
 
 export interface PlatformOptions {
-  dsn: string;
+  postgresEnv: Record<string, string>;
   db: Database;
   /** Path of a YAML catalogue. */
   catalog: string;
@@ -54,7 +54,7 @@ const AT_ONCE = 8;
 const TIMEOUT_MS = 900_000;
 
 /** Starts it, with the catalogue applied as a deployment does. */
-export async function startPlatform({ dsn, db, catalog, env: more = {} }: PlatformOptions): Promise<Platform> {
+export async function startPlatform({ postgresEnv, db, catalog, env: more = {} }: PlatformOptions): Promise<Platform> {
   Object.assign(process.env, TEST_AWS_ENV); // the SDK's own credentials chain reads nothing else
   const aws = await startFaux();
   const name = `q-${randomUUID()}`;
@@ -63,7 +63,7 @@ export async function startPlatform({ dsn, db, catalog, env: more = {} }: Platfo
   const env = {
     ...TEST_AWS_ENV,
     AWS_ENDPOINT_URL: aws.endpoint,
-    RELAY_PG_DSN: dsn,
+    ...postgresEnv,
     RELAY_PAYLOAD_STORE: 's3',
     RELAY_S3_BUCKET: name,
     RELAY_QUEUE: 'sqs',

@@ -3,11 +3,15 @@ import pg from 'pg';
 import { inject } from 'vitest';
 import { createLog } from '../../lib/log.ts';
 import { createDb, type Database } from '../../lib/store/db.ts';
+import type { PgBouncer } from './pgbouncer.ts';
 
 const OBJECT_IN_USE = '55006';
 
 export interface TestDatabase {
+  /** Direct, whatever `db` goes through. */
   dsn: string;
+  /** What a service is told of it. */
+  postgresEnv: Record<string, string>;
   db: Database;
   /** Closes the pool and drops the database, whoever is still connected. */
   close(): Promise<void>;
@@ -16,22 +20,37 @@ export interface TestDatabase {
 /**
  * A database of its own, cloned from the run's migrated template (some 30 ms). Make one for each test file, or for each
  * test that needs an empty one. Only in `test/integration` and `test/acceptance`: unit tests have no Postgres.
+ *
+ * With RELAY_TEST_PGBOUNCER=1 the pool, and every service, goes through a transaction-mode PgBouncer.
  */
-export async function createTestDatabase(): Promise<TestDatabase> {
+export async function createTestDatabase(bouncer: Pick<PgBouncer, 'dsnOf'> | null = ofTheRun()): Promise<TestDatabase> {
   const name = `relay_test_${randomBytes(8).toString('hex')}`;
   await administer(`create database ${name} template ${inject('postgresTemplate')}`);
   const url = new URL(inject('postgresDsn'));
   url.pathname = `/${name}`;
   const dsn = url.href;
-  const db = createDb({ dsn, max: 8, prepared: true, applicationName: 'test', log: createLog('silent') });
+  const pooled = bouncer?.dsnOf(name);
+  const db = createDb({
+    dsn: pooled ?? dsn,
+    max: 8,
+    prepared: pooled === undefined,
+    applicationName: 'test',
+    log: createLog('silent'),
+  });
   return {
     dsn,
+    postgresEnv: pooled === undefined ? { RELAY_PG_DSN: dsn } : { RELAY_PG_DSN: pooled, RELAY_PG_DIRECT_DSN: dsn },
     db,
     async close() {
       await db.close();
       await administer(`drop database if exists ${name} with (force)`);
     },
   };
+}
+
+function ofTheRun(): Pick<PgBouncer, 'dsnOf'> | null {
+  const dsn = inject('pgBouncerDsn');
+  return dsn === null ? null : { dsnOf: (name) => `${dsn}/${name}` };
 }
 
 async function administer(text: string): Promise<void> {

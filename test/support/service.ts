@@ -199,7 +199,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   const path = join(home, 'catalog.yaml');
   await writeFile(path, CATALOG(upstream.url) + KEYS.map(KEY).join('') + (options.catalog ?? ''));
   const env: Record<string, string> = {
-    RELAY_PG_DSN: database.dsn,
+    ...database.postgresEnv,
     RELAY_DATA_DIR: join(home, 'data'),
     RELAY_BATCH_PAYLOAD_DIR: payloadDir,
     RELAY_CATALOG: path,
