@@ -123,7 +123,7 @@ export async function purgeExpiredTokens(db: Db): Promise<number> {
   const result = await db.query({
     name: 'tokens_purge_expired',
     text: `delete from tokens where jti in (
-      select jti from tokens where expires_at < clock_timestamp() - interval '1 hour'
+      select jti from tokens where expires_at < statement_timestamp() - interval '1 hour'
       order by expires_at limit 10000 for update skip locked)`,
     values: [],
   });
