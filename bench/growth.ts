@@ -171,8 +171,9 @@ async function fillHistory({ sql }: BenchDatabase, items: number): Promise<void>
   ] as const) {
     await sql(
       `insert into batches (id, owner, shape, total_items, open_items, created_at, completed_at, input_id, results_id,
-         credential_kind, credential_id)
-       select ${ID_AT}, ${owner}, 'openai', $2, 0, at, at + interval '1 hour', gen_random_uuid(), gen_random_uuid(), 'key', 'bench'
+         final_counts, credential_kind, credential_id)
+       select ${ID_AT}, ${owner}, 'openai', $2, 0, at, at + interval '1 hour', gen_random_uuid(), gen_random_uuid(),
+         json_build_object('completed', $2::int), 'key', 'bench'
        from (select n, clock_timestamp() - interval '1 day' - n * interval '10 minutes' as at
          from generate_series(1, $1::int) as n) t`,
       [items / 2 / size, size],

@@ -38,6 +38,8 @@ create table batches (
   constraint batch_open_items_in_range check (open_items between 0 and total_items),
   constraint batch_completed_iff_no_open_items check ((completed_at is not null) = (open_items = 0)),
   constraint batch_results_only_when_completed check (results_id is null or completed_at is not null)
+-- A batch is updated by every group commit of its items: all but the last of these updates are HOT while its page has
+-- room, and the next reader prunes what they leave.
 ) with (fillfactor = 50);
 
 create index batches_by_owner on batches (owner, surface, id desc);
@@ -90,7 +92,23 @@ create table batch_items (
   constraint item_running_has_worker check (state <> 'running' or worker_id is not null),
   constraint item_waiting_is_available check (not_before is null or state = 'available'),
   primary key (batch_id, idx)
-) with (fillfactor = 45);
+) with (
+  -- A row is updated twice, by its claim and by its outcome, and nothing indexed changes. With two thirds of a page left
+  -- free both updates stay in their page (HOT) and touch no index. Measured over 100,000 items:
+  --   fillfactor   HOT     heap   index    WAL
+  --          100    6 %   278 B    81 B  1346 B an item
+  --           70   53 %   341 B    81 B  1179 B
+  --           45   88 %   341 B    59 B  1050 B
+  --           35  100 %   316 B    41 B  1004 B
+  --           30  100 %   372 B    41 B  1007 B
+  fillfactor = 35,
+  -- Readers prune what HOT updates leave: without any vacuum the table is as large, with 675 dead rows after 200,000
+  -- updates. Vacuum is left with cancels, retention and freezing; at a twentieth of the table instead of a fifth each run
+  -- has little to do, also when the table holds every item that ever ran.
+  autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_insert_scale_factor = 0.05,
+  autovacuum_analyze_scale_factor = 0.05
+);
 
 -- Released items only: claims find them here without walking their batch.
 create index batch_items_released on batch_items (batch_id, not_before, idx) where not_before is not null;
