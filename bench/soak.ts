@@ -34,29 +34,40 @@ export async function benchSoak(bed: Bed): Promise<Figure[]> {
   const end = performance.now() + minutes * 60_000;
   const [items, samples] = await Promise.all([load(server, database, end), watch(server, end)]);
   const span = `${samples.length} samples of ${minutes} min, ${items} items`;
-  const meters = [
-    { name: 'resident memory', values: samples.map((sample) => sample.resident) },
-    { name: 'V8 heap in use', values: samples.map((sample) => sample.heap) },
-    { name: 'memory outside of the heap', values: samples.map((sample) => sample.external) },
-  ];
-  return meters.flatMap(({ name, values }): Figure[] => {
+  const lowest = (values: readonly number[]) => Math.min(...values);
+  const compare = (name: string, values: readonly number[], of: typeof lowest, what: string): Figure => {
     const third = Math.floor(values.length / 3);
-    const [first, last] = [median(values.slice(0, third)), median(values.slice(-third))];
-    return [
-      {
-        name: `soak: ${name}, last third beside the first`,
-        value: (100 * last) / first,
-        unit: '%',
-        comparedWith: `${format(first / MIB)} MiB, then ${format(last / MIB)} MiB (medians); ${span}`,
-      },
-      {
-        name: '  its slope',
-        value: (slope(samples, values) * 3_600_000) / MIB,
-        unit: 'MiB/hour',
-        comparedWith: `least squares; lowest ${format(Math.min(...values) / MIB)}, highest ${format(Math.max(...values) / MIB)} MiB`,
-      },
-    ];
-  });
+    const [first, last] = [of(values.slice(0, third)), of(values.slice(-third))];
+    return {
+      name: `soak: ${name}, last third beside the first`,
+      value: (100 * last) / first,
+      unit: '%',
+      comparedWith: `${format(first / MIB)} MiB, then ${format(last / MIB)} MiB (${what}); ${span}`,
+    };
+  };
+  const resident = samples.map((sample) => sample.resident);
+  return [
+    compare('resident memory', resident, median, 'medians'),
+    {
+      name: '  its slope',
+      value: (slope(samples, resident) * 3_600_000) / MIB,
+      unit: 'MiB/hour',
+      comparedWith: `least squares; from ${format(lowest(resident) / MIB)} to ${format(Math.max(...resident) / MIB)} MiB`,
+    },
+    // What is left after a collection: a leak shows here first.
+    compare(
+      'V8 heap',
+      samples.map((sample) => sample.heap),
+      lowest,
+      'lowest',
+    ),
+    compare(
+      'outside of the heap',
+      samples.map((sample) => sample.external),
+      lowest,
+      'lowest',
+    ),
+  ];
 }
 
 /** Gives how many items were run. */
