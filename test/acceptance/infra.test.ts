@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, copyFile, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { chmod, copyFile, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
@@ -36,6 +36,21 @@ describe('infra/Dockerfile', () => {
     const serverless = await readFile(join(ROOT, 'serverless.yml'), 'utf8');
     expect(serverless).toContain(`handler: dist/lambda/${only('lambda', 'CMD')[0]!.args[0]}`);
     expect(only('lambda', 'COPY')[0]!.args).toEqual(['--from=bundle', '/app/dist/lambda/', '/var/task/']);
+  });
+
+  test('makes, step by step, a Lambda image with every function of serverless.yml', {
+    timeout: 240_000,
+  }, async ({ onTestFinished }) => {
+    const home = await mkdtemp(join(tmpdir(), 'relay-image-'));
+    onTestFinished(() => rm(home, { recursive: true, force: true, maxRetries: 10 }));
+    const { root, cmd } = await buildStage(stages, 'lambda', ROOT, home);
+    expect(cmd).toEqual(['handlers/lambda.submit']);
+    const bundle = (await import(join(root, 'var/task/handlers/lambda.mjs'))) as Record<string, unknown>;
+    const serverless = await readFile(join(ROOT, 'serverless.yml'), 'utf8');
+    const names = [...serverless.matchAll(/handler: dist\/lambda\/handlers\/lambda\.(\w+)/g)].map((match) => match[1]!);
+    expect(names).toContain('worker');
+    for (const name of names) expect(bundle[name], name).toBeTypeOf('function');
+    expect(await readdir(join(root, 'var/task/migrations'))).toEqual(await readdir(join(ROOT, 'migrations')));
   });
 
   test('makes, step by step, a server that runs a batch without root and without writing beside its volumes', {

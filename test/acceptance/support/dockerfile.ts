@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { cp, mkdir, readFile, stat } from 'node:fs/promises';
+import { cp, mkdir, readFile, stat, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 
 /** One instruction; `args` is its JSON form, or its words. */
@@ -48,7 +48,8 @@ export function parseDockerfile(text: string): Stage[] {
 /**
  * Does the steps of one stage, and of those it needs, without Docker: each stage gets a directory below `home` as its root,
  * COPY reads the checkout through `.dockerignore`, RUN runs on this machine with absolute paths moved below the root. The
- * base image is this machine's own. Rejects when a step fails, or copies what the context does not have.
+ * base image is this machine's own, and an `npm ci` of everything is the checkout's node_modules: that is what made them,
+ * a minute ago. Rejects when a step fails, or copies what the context does not have.
  */
 export async function buildStage(stages: Stage[], name: string, context: string, home: string): Promise<Built> {
   const stage = stages.find((one) => one.name === name)!;
@@ -79,6 +80,8 @@ export async function buildStage(stages: Stage[], name: string, context: string,
           allowed: from === undefined ? allowed : () => true,
         },
       );
+    } else if (step === 'RUN' && /^npm ci\b(?!.*--omit)/.test(text)) {
+      await symlink(join(context, 'node_modules'), join(root, built.workdir, 'node_modules'));
     } else if (step === 'RUN') run(text, built);
     else if (step === 'USER') built.user = text;
     else if (step === 'CMD') built.cmd = args;
