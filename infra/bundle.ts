@@ -1,15 +1,15 @@
 import { cp, mkdir, rm, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { build } from 'esbuild';
 
 /**
  * Bundles the Lambda functions into `dist/lambda`: `handlers/lambda.mjs` with the chunks that it shares (the SDK's are
  * loaded only by what is configured), and `migrations/` beside it, of which only the file names are read.
  *
- *   node infra/bundle.ts
+ *   node infra/bundle.ts [FOLDER]
  */
 const root = join(import.meta.dirname, '..');
-const out = join(root, 'dist/lambda');
+const out = resolve(process.argv[2] ?? join(root, 'dist/lambda'));
 
 await rm(out, { recursive: true, force: true });
 await mkdir(out, { recursive: true });
@@ -32,6 +32,6 @@ const { metafile } = await build({
 await cp(join(root, 'migrations'), join(out, 'migrations'), { recursive: true });
 
 for (const file of Object.keys(metafile.outputs).sort()) {
-  const { size } = await stat(join(root, file));
+  const { size } = await stat(resolve(file));
   process.stdout.write(`${file} ${Math.ceil(size / 1024)} KiB\n`);
 }

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { DeleteMessageCommand, type Message, ReceiveMessageCommand, SQSClient } from '@aws-sdk/client-sqs';
 import type { Context, SQSBatchResponse, SQSEvent } from 'aws-lambda';
+import type * as Functions from '../../handlers/lambda.ts';
 import { type NativeApp, nativeHandlers } from '../../handlers/native.ts';
 import { onLambda } from '../../handlers/on-lambda.ts';
 import { sweep } from '../../handlers/sweep.ts';
@@ -9,7 +10,7 @@ import { worker } from '../../handlers/worker.ts';
 import type { LambdaApp } from '../../lib/app-lambda.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
-import type { ApiEvent, ApiResult } from '../../lib/http/event.ts';
+import type { ApiEvent, ApiHandler, ApiResult } from '../../lib/http/event.ts';
 import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
 import type { Database } from '../../lib/store/db.ts';
 import { createBucket, startFaux, TEST_AWS_ENV, TEST_CLIENT } from './aws.ts';
@@ -48,13 +49,21 @@ export interface PlatformOptions {
   /** Path of a YAML catalogue. */
   catalog: string;
   env?: Record<string, string>;
+  /** Functions of a bundle in place of the sources' own. They are one container: one invocation at a time. */
+  load?(env: Record<string, string>): Promise<typeof Functions>;
 }
 
 const AT_ONCE = 8;
 const TIMEOUT_MS = 900_000;
 
 /** Starts it, with the catalogue applied as a deployment does. */
-export async function startPlatform({ postgresEnv, db, catalog, env: more = {} }: PlatformOptions): Promise<Platform> {
+export async function startPlatform({
+  postgresEnv,
+  db,
+  catalog,
+  env: more = {},
+  load,
+}: PlatformOptions): Promise<Platform> {
   Object.assign(process.env, TEST_AWS_ENV); // the SDK's own credentials chain reads nothing else
   const aws = await startFaux();
   const name = `q-${randomUUID()}`;
@@ -73,6 +82,7 @@ export async function startPlatform({ postgresEnv, db, catalog, env: more = {} }
     ...more,
   };
   await applyCatalog(db, await readCatalog([catalog]), { env, secretBox: null });
+  const bundle = await load?.(env);
   const apps: LambdaApp[] = [];
   const keep = (app: LambdaApp) => {
     apps.push(app);
@@ -85,16 +95,16 @@ export async function startPlatform({ postgresEnv, db, catalog, env: more = {} }
     }, env);
   const native = (app: NativeApp) => bindRoutes(NATIVE_ROUTES, nativeHandlers(app));
   const bound: BoundRoute[] = [
-    ...NATIVE_ROUTES.map(({ method, pattern }) => ({
+    ...NATIVE_ROUTES.map(({ method, pattern, handler }) => ({
       method,
       pattern,
-      run: api(native)(pattern, method),
+      run: bundle === undefined ? api(native)(pattern, method) : (bundle[handler] as ApiHandler),
       readsBody: true,
     })),
     ...(['/v1/usage/events', '/v1/usage/summary', '/v1/usage/timeseries'] as const).map((pattern) => ({
       method: 'GET' as const,
       pattern,
-      run: api(usageRoutes)(pattern, 'GET'),
+      run: bundle === undefined ? api(usageRoutes)(pattern, 'GET') : (bundle.usage as ApiHandler),
       readsBody: false,
     })),
   ];
@@ -104,19 +114,21 @@ export async function startPlatform({ postgresEnv, db, catalog, env: more = {} }
 
   const container = (): WorkerContainer => {
     let app: LambdaApp | null = null;
-    const run = onLambda<SQSEvent, SQSBatchResponse>(
+    const own = onLambda<SQSEvent, SQSBatchResponse>(
       (built) => {
         app = keep(built);
         return worker(built);
       },
       { ...env, AWS_LAMBDA_LOG_STREAM_NAME: randomUUID() },
     );
+    const run = bundle === undefined ? own : (bundle.worker as typeof own);
     return {
       app: () => app,
       invoke: (event, remainingMs) => run(event, contextOf(remainingMs ?? countdown())),
     };
   };
   const free: WorkerContainer[] = [];
+  const atOnce = bundle === undefined ? AT_ONCE : 1;
   const remove = ({ ReceiptHandle }: Message) =>
     sqs.send(new DeleteMessageCommand({ QueueUrl: queueUrl, ReceiptHandle }));
   const receive = async (): Promise<Message | null> => {
@@ -132,7 +144,7 @@ export async function startPlatform({ postgresEnv, db, catalog, env: more = {} }
     aws,
     call: (call) => asEvent(find, call),
     container,
-    sweep: (event = {}) => runSweep(event, contextOf(countdown())),
+    sweep: (event = {}) => (bundle?.sweep ?? runSweep)(event, contextOf(countdown())),
     queued: () => aws.faux.inspectQueue(name)!.messages.ready.map(({ body }) => body),
     async lose() {
       for (let message = await receive(); message !== null; message = await receive()) await remove(message);
@@ -141,7 +153,7 @@ export async function startPlatform({ postgresEnv, db, catalog, env: more = {} }
       let invocations = 0;
       const running = new Set<Promise<void>>();
       for (;;) {
-        const message = running.size < AT_ONCE ? await receive() : null;
+        const message = running.size < atOnce ? await receive() : null;
         if (message === null) {
           if (running.size === 0) return invocations;
           await Promise.race(running);

@@ -78,7 +78,9 @@ const DIRECTIVES = [
  * Model `any`: every directive, on a host without keys, so that no breaker joins the cases up. `keyed`: the same on
  * a host with the keys `one` and `two`. `lost`: on a host that refuses every dial. `priced`: with a pricing.
  */
-const CATALOG = (url: string) => `
+export const SERVICE_CATALOG = (url: string) => `${OBJECTS(url)}${KEYS.map(KEY).join('')}`;
+
+const OBJECTS = (url: string) => `
 kind: Host
 metadata: {name: up}
 spec: {baseURL: "${url}", noAuth: true}
@@ -190,6 +192,13 @@ metadata: {name: ${name}}
 spec: {policy: p, valueFrom: {kind: env, env: TEST_KEY_${name.toUpperCase()}}}
 `;
 
+/** What the catalogue's secrets are read from. */
+export const SERVICE_SECRETS: Record<string, string> = {
+  TEST_HOST_KEY_ONE: 'sk-host-one',
+  TEST_HOST_KEY_TWO: 'sk-host-two',
+  ...Object.fromEntries([...KEYS, 'eve'].map((name) => [`TEST_KEY_${name.toUpperCase()}`, plaintextOf(name)])),
+};
+
 /** Starts the service with the keys `ann` and `bob` of policy `p`, and waits until it is ready. */
 export async function startService(options: ServiceOptions = {}): Promise<Service> {
   const home = await mkdtemp(join(tmpdir(), 'relay-service-'));
@@ -197,7 +206,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   const upstream = options.upstream ?? (await startUpstream());
   const payloadDir = options.payloadDir ?? join(home, 'payloads');
   const path = join(home, 'catalog.yaml');
-  await writeFile(path, CATALOG(upstream.url) + KEYS.map(KEY).join('') + (options.catalog ?? ''));
+  await writeFile(path, SERVICE_CATALOG(upstream.url) + (options.catalog ?? ''));
   const env: Record<string, string> = {
     ...database.postgresEnv,
     RELAY_DATA_DIR: join(home, 'data'),
@@ -206,9 +215,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     RELAY_PORT: '0',
     RELAY_CONTROL_PORT: 'off',
     RELAY_SHUTDOWN_DEADLINE_S: '0',
-    TEST_HOST_KEY_ONE: 'sk-host-one',
-    TEST_HOST_KEY_TWO: 'sk-host-two',
-    ...Object.fromEntries([...KEYS, 'eve'].map((name) => [`TEST_KEY_${name.toUpperCase()}`, plaintextOf(name)])),
+    ...SERVICE_SECRETS,
     ...options.env,
   };
   const lines: string[] = [];
