@@ -14,6 +14,7 @@ import {
 const MARKER = 'store-id';
 const TEMP = '.tmp-';
 const STREAM_CHUNK = 256 * 1024;
+const MAX_MADE = 100;
 
 /**
  * The payload store on a filesystem, NFS included. A write goes to an exclusive temporary file in the final directory
@@ -150,6 +151,8 @@ async function writeOnce(root: string, made: Set<string>, path: string, fill: (f
   const directory = dirname(path);
   if (!made.has(directory)) {
     await makeDirectory(directory, root);
+    // Each hour has new ones: without an end to it the set would grow as long as the process lives.
+    if (made.size >= MAX_MADE) made.clear();
     made.add(directory);
   }
   const temporary = join(directory, TEMP + uuidv7());
