@@ -1,6 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
+import { createLog } from '../../lib/log.ts';
+import { createDb } from '../../lib/store/db.ts';
 import { type PgBouncer, pgBouncerVersion, startPgBouncer } from '../support/pgbouncer.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 import { type Service, startService } from '../support/service.ts';
@@ -111,6 +113,15 @@ describe.skipIf(pgBouncerVersion() === null)('through PgBouncer in transaction m
     const gone = await fetch(`${control}/tokens/${jti}`, { method: 'DELETE', headers: ADMIN });
     expect(gone.ok).toBe(true);
     await expect.poll(async () => (await ask()).json.error?.code, { timeout: 10_000 }).toBe('token_revoked');
+  });
+
+  test('is refused by it with the options of a direct connection', async () => {
+    const dsn = bouncer.dsnOf(new URL(database.dsn).pathname.slice(1));
+    const direct = createDb({ dsn, max: 1, prepared: true, applicationName: 'test', log: createLog('silent') });
+    await expect(direct.query({ name: 'one', text: 'select 1', values: [] })).rejects.toThrow(
+      /startup parameter.*options/,
+    );
+    await direct.close();
   });
 
   test('leaves nothing behind in the connections that it shares', async () => {
