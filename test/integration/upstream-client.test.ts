@@ -294,7 +294,7 @@ describe('a large answer', () => {
       clock: systemClock,
       heldBytes: 8 * 1024 * 1024,
     });
-    const text = JSON.stringify({ choices: [], filler: 'x'.repeat(3 * 1024 * 1024) });
+    const text = JSON.stringify({ choices: [], filler: Array.from({ length: 500_000 }, (_, i) => i) });
     upstream.answerWith((_request, response) => {
       response.setHeader('content-type', 'application/json');
       response.end(text);
@@ -302,9 +302,9 @@ describe('a large answer', () => {
     const calls = Array.from({ length: 8 }, async () => {
       const result = await own.call(request('plain'));
       own.release(result.body);
-      return [result.class, result.body?.length];
+      return [result.class, result.body?.equals(Buffer.from(text))];
     });
-    expect(await Promise.all(calls)).toEqual(calls.map(() => ['success', text.length]));
+    expect(await Promise.all(calls)).toEqual(calls.map(() => ['success', true]));
     await own.close();
   });
 
