@@ -96,7 +96,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
 }
 
 function controlApp(app: App, env: NodeJS.ProcessEnv) {
-  const { db, log, snapshot, secretBox, adminToken, notReady, clock, pool, metrics } = app;
+  const { db, log, snapshot, secretBox, adminToken, notReady, unwell, clock, pool, metrics } = app;
   return {
     db,
     log,
@@ -104,6 +104,7 @@ function controlApp(app: App, env: NodeJS.ProcessEnv) {
     secretBox,
     adminToken,
     notReady,
+    unwell,
     env,
     random: clock.random,
     generateKey: () => generateKey(clock.random),

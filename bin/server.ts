@@ -10,6 +10,18 @@ const STOP_GRACE_MS = 60_000;
 
 let server: Server | null = null;
 let signals = 0;
+let firstAt = 0;
+let doubled = process.env.npm_lifecycle_event === undefined;
+
+/**
+ * A terminal signals the whole process group, and npm passes the signal on as well: under npm the server gets each twice,
+ * and the copy is no second signal. One is let pass, within a second of the first.
+ */
+function isCopy(): boolean {
+  if (doubled || performance.now() - firstAt > 1000) return false;
+  doubled = true;
+  return true;
+}
 
 function fail(error: unknown): void {
   process.stderr.write(`${error instanceof ConfigError ? error.message : (error as Error).stack}\n`);
@@ -25,9 +37,13 @@ async function stop(graceMs: number): Promise<never> {
 try {
   const config = loadConfig(process.env);
   const log = createLog(config.logLevel);
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  // Whoever read our output may be gone; that is no reason to end.
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {
+      if (signals > 0 && isCopy()) return;
       if (signals++ > 0) process.exit(1); // a second signal does not wait
+      firstAt = performance.now();
       log.info({ signal }, 'stopping');
       // Before the server stands there is nothing to stop yet: it is stopped as soon as it does.
       if (server !== null) void stop(config.shutdownDeadlineMs + STOP_GRACE_MS);

@@ -59,6 +59,8 @@ export interface App {
   streaming: boolean;
   catalog(): Catalog;
   notReady(): NotReady | null;
+  /** What is wrong at present, though the service was ready before; calls are still tried. */
+  unwell(): NotReady | null;
   authenticate(headers: Headers): Promise<Caller>;
   /** Name of this replica in usage events and leases. */
   readonly instance: string;
@@ -95,12 +97,18 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
   const stopping = new AbortController();
   const home = await settle(config, log);
   const secretBox = home.masterKey === null ? null : createSecretBox(parseMasterKey(home.masterKey));
+  let databaseUp = true;
   const db = createDb({
     dsn: home.dsn,
     max: config.pgPool,
     prepared: config.pgPrepared,
     applicationName: 'relay-batch',
     log,
+    onState(up) {
+      // Looked at again at once: one broken connection of the pool is no outage.
+      if (!up && databaseUp) void worker?.lease.beatNow();
+      databaseUp = up;
+    },
   });
   const payloads = await openPayloads(config, env);
   const checkStore = createStoreCheck(db, payloads);
@@ -276,6 +284,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
     streaming: true,
     catalog: () => snapshot.current(),
     notReady: readiness.notReady,
+    unwell: () => (databaseUp ? null : { code: 'not_ready', reason: 'waiting for the database' }),
     authenticate: (headers) =>
       authenticate(headers, snapshot.current(), { nowMs: worker?.dbNow() ?? clock.now(), tokens }),
     get instance() {

@@ -28,7 +28,7 @@ export const API_ERRORS = {
   batch_not_finished: { status: 409, message: 'batch is not finished' },
   conflict: { status: 409, message: 'conflict' },
   too_many_pending: { status: 429, message: 'too many pending items' },
-  storage_full: { status: 503, message: 'payload storage is full' },
+  storage_full: { status: 503, message: 'payload storage is full or cannot be written' },
   not_ready: { status: 503, message: 'not ready' },
   schema_outdated: { status: 503, message: 'database schema is outdated: run relay-batch migrate' },
   internal: { status: 500, message: 'internal error' },

@@ -46,6 +46,8 @@ export interface DbOptions {
   /** False behind a transaction-mode pooler. */
   prepared: boolean;
   applicationName: string;
+  /** Whether the last statement reached the server. */
+  onState?(up: boolean): void;
   log: Log;
   /** How long an unused connection stays open, ms (60,000); 0 keeps it, without a timer. */
   idleMs?: number;
@@ -84,9 +86,12 @@ export function createDb(options: DbOptions): Database {
   const watched = async <T>(work: () => Promise<T>): Promise<T> => {
     const since = performance.now();
     try {
-      return await work();
+      const result = await work();
+      options.onState?.(true);
+      return result;
     } catch (error) {
       silence.suspect(error, since);
+      if (isOutage(error)) options.onState?.(false);
       throw error;
     }
   };
@@ -158,6 +163,14 @@ export function isConnectionError(error: unknown): boolean {
   const state = sqlState(error);
   if (state === undefined) return true; // socket errors, time-outs, "Connection terminated": none carries a SQLSTATE
   return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53') || state === '55P03';
+}
+
+/** The server could not be reached, or said that it does not work now: not an error that our own code threw in a transaction. */
+function isOutage(error: unknown): boolean {
+  if (sqlState(error) !== undefined) return isConnectionError(error);
+  const { code, message } = error as { code?: unknown; message?: unknown };
+  if (typeof code === 'string') return /^E[A-Z]+$/.test(code);
+  return typeof message === 'string' && /connection terminated|time-?out|connect/i.test(message);
 }
 
 /** Data that Postgres refuses (class 22) or that breaks a constraint (class 23). */

@@ -34,7 +34,7 @@ async function rescue(deps: RescueDeps, lock: (tx: Db) => Promise<string[]>): Pr
     const workers = await lock(tx);
     if (workers.length === 0) return { items: 0, finished: [] };
     const { rescued, finished } = await rescueItems(tx, workers, deps.instance, maxLosses);
-    deps.log.warn({ workers, items: rescued }, 'items of lost workers taken back');
+    deps.log[rescued > 0 ? 'warn' : 'info']({ workers, items: rescued }, 'items of lost workers taken back');
     return { items: rescued, finished };
   });
 }

@@ -57,7 +57,7 @@ export interface Worker {
   cancelBatch(batchId: string): void;
   /** The database's clock, epoch ms. */
   dbNow(): number;
-  lease: Pick<Lease, 'id' | 'healthy' | 'mayRescue'>;
+  lease: Pick<Lease, 'id' | 'healthy' | 'mayRescue' | 'beatNow'>;
   figures(): { running: number; waiting: number; committing: number };
   /** Resolves when the first lease stands and work may be claimed. */
   started: Promise<void>;
