@@ -60,10 +60,8 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   if (last?.result.class === 'success') return success(run, last);
   // An abort that came after a final answer changes nothing of it.
   const open = last === null || nextBinding(last.result.class);
-  const cutOff = last?.result.class === 'aborted';
-  if ((deps.aborted && open) || cutOff) {
-    return released(item, 0, { attempts: spent.attempts - (cutOff ? 1 : 0), cutOff });
-  }
+  // The calls made stay counted (every attempt stands in the usage event), but no round of `max_attempts` is spent.
+  if ((deps.aborted && open) || last?.result.class === 'aborted') return released(item, 0, spent);
   if (last === null) return unsent(deps, run);
 
   const timedOut = RETRYABLE.has(last.result.class) && deps.clock.monotonic() >= run.deadline;

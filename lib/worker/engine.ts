@@ -310,7 +310,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     why: Why | null,
     outcome: Extract<Outcome, { kind: 'released' }>,
   ): Outcome => {
-    const made = { ...item, attempts: outcome.attempts + (outcome.cutOff ? 1 : 0) };
+    const made = { ...item, attempts: outcome.attempts };
     if (why === 'cancelled') return cancelled(made);
     const lost = why === 'stopped' && deps.neverTwice && made.attempts > item.attempts;
     return lost ? refused(made, 'worker_lost', 'interrupted: 1 workers lost') : outcome;

@@ -22,8 +22,6 @@ export type Outcome =
       rounds: number;
       waitedMs: number;
       loadFailed: boolean;
-      /** A call was under way and we cut it off ourselves: not counted in `attempts`, since nothing came of it. */
-      cutOff: boolean;
     }
   /** The lease was lost: whoever holds the item now records its outcome. */
   | { kind: 'dropped' };
@@ -89,7 +87,7 @@ export function cancelled(item: ClaimedItem, route?: RouteFacts): Outcome {
 export function released(
   item: ClaimedItem,
   delayMs: number,
-  spent: Partial<{ attempts: number; rounds: number; waitedMs: number; loadFailed: boolean; cutOff: boolean }> = {},
+  spent: Partial<{ attempts: number; rounds: number; waitedMs: number; loadFailed: boolean }> = {},
 ): Outcome {
   return {
     kind: 'released',
@@ -98,6 +96,5 @@ export function released(
     rounds: spent.rounds ?? item.rounds,
     waitedMs: spent.waitedMs ?? item.waitedMs,
     loadFailed: spent.loadFailed ?? false,
-    cutOff: spent.cutOff ?? false,
   };
 }
