@@ -88,12 +88,14 @@ describe('the container on S3 and SQS', { timeout: 120_000 }, () => {
     expect(Object.values(users).every((n) => n === 1)).toBe(true);
   });
 
-  test('takes submits and finishes them while SQS is away', async ({ onTestFinished }) => {
+  test('takes submits and finishes them while SQS is away for a minute', async ({ onTestFinished }) => {
     const { a, b, database } = await two(await openScene(onTestFinished), 'nosqs');
     proxy.decide = (method, path) => (isSqs(method, path) ? 'reset' : null);
     const id = await submit(a, itemsOf(200, 'nosqs'));
     await finished(b, id);
     await expectRecordedOnce(b, database.db, id, 200);
+    // A minute in all: the pollers are deep in their back-off by then, and must come out of it.
+    await new Promise((resolve) => setTimeout(resolve, 60_000));
     proxy.decide = () => null;
     const again = await submit(b, itemsOf(50, 'back'));
     await finished(a, again);
