@@ -104,6 +104,25 @@ describe.concurrent('a stop by signal', { timeout: 120_000 }, () => {
     await expectRecordedOnce(next, db, id, 10);
   });
 
+  test.for(['SIGINT', 'SIGHUP'] as const)(
+    'takes a %s that npm passes on as well for one signal',
+    async (signal, { onTestFinished }) => {
+      const scene = await openScene(onTestFinished);
+      const { dsn, db } = await scene.database();
+      const upstream = await scene.faultyUpstream();
+      const server = await scene.start({ dsn, upstream, env: { npm_lifecycle_event: 'start' } });
+      const letGo = upstream.hold();
+      await submit(server, itemsOf(8, 'twice'));
+      await upstream.waitForRequests(8);
+      server.signal(signal);
+      server.signal(signal);
+      await server.logged('stopping');
+      letGo();
+      expect(await server.exited).toBe(0);
+      expect(await sql(db, states)).toEqual([{ state: 'completed', n: 8 }]);
+    },
+  );
+
   test('leaves no item running whenever it comes after a submit', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const { dsn, db } = await scene.database();
