@@ -1,6 +1,7 @@
 import type { ApiHandler } from '../lib/http/event.ts';
 import { errorBody, json, jsonText } from '../lib/http/render.ts';
-import { type GateDeps, type NotReady, open } from './middleware.ts';
+import type { NotReady } from '../lib/ready.ts';
+import { type GateDeps, open } from './middleware.ts';
 
 export interface HealthDeps extends Pick<GateDeps, 'log' | 'notReady'> {
   /** What is wrong at present with a service that was ready: calls are still tried, but a load balancer should know. */

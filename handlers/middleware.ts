@@ -6,13 +6,7 @@ import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
 import { renderError } from '../lib/http/render.ts';
 import { requestIdHeaders, requestIdOf } from '../lib/http/request-id.ts';
 import type { Log } from '../lib/log.ts';
-
-/** Why this replica does not answer yet. */
-export interface NotReady {
-  code: 'not_ready' | 'schema_outdated';
-  /** For people and logs, without secrets: `payload directory is not shared`. */
-  reason: string;
-}
+import type { NotReady } from '../lib/ready.ts';
 
 /** What every route needs of the application. */
 export interface GateDeps {

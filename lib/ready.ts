@@ -5,6 +5,7 @@ import type { Log } from './log.ts';
 /** Why this replica does not answer yet. */
 export interface NotReady {
   code: 'not_ready' | 'schema_outdated';
+  /** For people and logs, without secrets: `payload directory is not shared`. */
   reason: string;
 }
 
