@@ -1,0 +1,139 @@
+import type { ClaimedItem } from '../batch/batch.ts';
+import type { Clock } from '../clock.ts';
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Claimer } from './claim.ts';
+import type { Holdings } from './holdings.ts';
+
+/** How long a claim that was given up may still be carried out: a Postgres that stood still has it in its buffers. */
+const DOUBT_MS = 120_000;
+/** Pause after a claim that failed. */
+const RETRY_MS = 500;
+const MAX_WAIT_MS = 60_000;
+
+export interface ClaimLoopDeps {
+  clock: Clock;
+  log: Log;
+  claimer: Claimer;
+  holdings: Holdings;
+  workerId(): string;
+  /** How many items may be claimed now; `woken`: there is news of work. */
+  room(woken: boolean): number;
+  /** Items that are held from now on. */
+  take(items: readonly ClaimedItem[]): void;
+  /** No claim is under way any more. */
+  onPause(): void;
+}
+
+/** Claims one after the other while there is room and work. */
+export interface ClaimLoop {
+  /** There may be work: claims if there is room. */
+  wake(): void;
+  /** The same, after `ms` milliseconds; a sooner one that is due already stays. */
+  wakeIn(ms: number): void;
+  /** There may be room: claims without news of work. */
+  refill(): void;
+  claiming(): boolean;
+  /** A claim was lost: the database may have more for this worker than what is held. */
+  unsure(): boolean;
+  /** As the last claim said: milliseconds until a released item may run, null when none waits. */
+  nextDueMs(): number | null;
+  /** While a lost claim may still be carried out, looks again for what it took; called with every beat. */
+  doubt(): void;
+  /** The lease was lost: what its claims took is no concern of the next. */
+  forget(): void;
+  /** Wakes no more; a claim under way goes on. */
+  stop(): void;
+}
+
+/** A claim loop that rests. */
+export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
+  const { clock, holdings } = deps;
+  let claiming = false;
+  let wakeAgain = false;
+  let unsure = false;
+  let doubtEnds = Number.NEGATIVE_INFINITY;
+  let stopping = false;
+  let dueTimer: NodeJS.Timeout | null = null;
+  let dueAt = 0;
+  let nextDue: number | null = null;
+
+  const claim = async (): Promise<void> => {
+    if (claiming) return;
+    claiming = true;
+    try {
+      for (;;) {
+        const woken = wakeAgain;
+        wakeAgain = false;
+        const want = deps.room(woken);
+        if (want <= 0) break;
+        if (unsure) {
+          await deps.claimer.releaseUnheld(deps.workerId(), holdings.byBatch());
+          unsure = false;
+        }
+        const mine = holdings.term();
+        const { items, more, nextDueMs } = await deps.claimer.claim(deps.workerId(), want);
+        if (holdings.term() !== mine) {
+          unsure = true;
+          continue;
+        }
+        for (const item of items) holdings.add(item);
+        deps.take(items);
+        nextDue = nextDueMs;
+        if (nextDueMs !== null) wakeIn(nextDueMs);
+        if (!more && !wakeAgain) break;
+      }
+    } catch (error) {
+      // The claim may have been committed all the same: what it took is given back before the next one. One that was only
+      // given up may even be carried out later, so that is looked at again for a while.
+      unsure = true;
+      doubtEnds = clock.monotonic() + DOUBT_MS;
+      deps.log.warn({ err: reasonOf(error) }, 'claim failed');
+      wakeIn(RETRY_MS);
+    } finally {
+      claiming = false;
+      holdings.prune();
+      deps.onPause();
+    }
+  };
+
+  const wake = () => {
+    wakeAgain = true;
+    void claim();
+  };
+
+  const wakeIn = (ms: number) => {
+    const waitMs = Math.min(Math.max(ms, 1), MAX_WAIT_MS);
+    const at = clock.monotonic() + waitMs;
+    if (stopping) return;
+    if (dueTimer !== null && at >= dueAt) return;
+    if (dueTimer !== null) clearTimeout(dueTimer);
+    dueAt = at;
+    dueTimer = setTimeout(() => {
+      dueTimer = null;
+      wake();
+    }, waitMs);
+  };
+
+  return {
+    wake,
+    wakeIn,
+    refill: () => void claim(),
+    claiming: () => claiming,
+    unsure: () => unsure,
+    nextDueMs: () => nextDue,
+    doubt() {
+      if (stopping || clock.monotonic() > doubtEnds) return;
+      unsure = true;
+      wake();
+    },
+    forget() {
+      unsure = false;
+      doubtEnds = Number.NEGATIVE_INFINITY;
+    },
+    stop() {
+      stopping = true;
+      if (dueTimer !== null) clearTimeout(dueTimer);
+    },
+  };
+}

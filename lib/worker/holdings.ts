@@ -1,0 +1,51 @@
+import type { ClaimedItem } from '../batch/batch.ts';
+
+/** What one worker holds: items that are claimed and not yet recorded, and which of their batches were cancelled. */
+export interface Holdings {
+  add(item: ClaimedItem): void;
+  remove(item: ClaimedItem): void;
+  /** The indexes held, by batch; without batches of which nothing is held. */
+  byBatch(): ReadonlyMap<string, ReadonlySet<number>>;
+  /** The batch was cancelled: remembered while any of its items is held. */
+  cancel(batchId: string): void;
+  isCancelled(batchId: string): boolean;
+  /** Forgets cancelled batches of which no claim brought anything. */
+  prune(): void;
+  /** The lease was lost: nothing is held any more. */
+  clear(): void;
+  /** Changes with `clear`: what began under another term concerns items that are not ours any more. */
+  term(): number;
+}
+
+/** Holdings of a worker that begins: none. */
+export function createHoldings(): Holdings {
+  const held = new Map<string, Set<number>>();
+  const cancelled = new Set<string>();
+  let term = 0;
+
+  return {
+    add({ batch, idx }) {
+      const items = held.get(batch.id);
+      if (items) items.add(idx);
+      else held.set(batch.id, new Set([idx]));
+    },
+    remove({ batch, idx }) {
+      const items = held.get(batch.id);
+      if (!items?.delete(idx) || items.size > 0) return;
+      held.delete(batch.id);
+      cancelled.delete(batch.id);
+    },
+    byBatch: () => held,
+    cancel: (batchId) => void cancelled.add(batchId),
+    isCancelled: (batchId) => cancelled.has(batchId),
+    prune() {
+      for (const id of cancelled) if (!held.has(id)) cancelled.delete(id);
+    },
+    clear() {
+      term++;
+      held.clear();
+      cancelled.clear();
+    },
+    term: () => term,
+  };
+}

@@ -1,0 +1,173 @@
+import type { ClaimedItem } from '../batch/batch.ts';
+import type { Clock } from '../clock.ts';
+import { reasonOf } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Holdings } from './holdings.ts';
+import { cancelled, type Outcome, refused, released } from './outcome.ts';
+import { createReadyQueue, type Waiting } from './ready.ts';
+
+/** An item that got no slot for this long goes back: the upstream has become slow, and another replica may be idle. */
+const READY_MAX_MS = 10_000;
+const FINISHED_WINDOW_MS = 250;
+/** Runs that may fail by a fault of our own before the item does: each may have been a call upstream. */
+const MAX_FAULTS = 3;
+/** Pause before the next of them. */
+const FAULT_PAUSE_MS = 5000;
+
+/** Runs items; what the slots need of `run.ts`. */
+export interface Executor<Ready extends Waiting> {
+  /** Runs one item to its outcome. Never throws for anything an upstream does. */
+  run(ready: Ready, signal: AbortSignal): Promise<Outcome>;
+  /** A prepared item will not be run in this claim: gives back what was reserved for it. */
+  abandon(ready: readonly Ready[]): void;
+  /** An outcome that came after the lease was lost is not recorded by us: lets go of its response. */
+  forget(outcome: Outcome): void;
+}
+
+export interface SlotsDeps<Ready extends Waiting> {
+  clock: Clock;
+  log: Log;
+  concurrency: number;
+  /** RELAY_BATCH_ON_WORKER_LOSS=discard: a call that we cut off ourselves is not made again. */
+  neverTwice: boolean;
+  holdings: Holdings;
+  runner: Executor<Ready>;
+  /** False while no new call may be made. */
+  mayStart(): boolean;
+  record(item: ClaimedItem, outcome: Outcome): void;
+  /** A slot is free again. */
+  onFree(): void;
+}
+
+/** Why calls are aborted; it decides what becomes of their items. */
+export type Why = 'cancelled' | 'stopped' | 'lost';
+
+/** The slots of a worker and the prepared items that wait for one. */
+export interface Slots<Ready extends Waiting> {
+  add(ready: Ready): void;
+  /** Starts waiting items while slots are free. */
+  fill(): void;
+  /** Gives back everything that waits. */
+  giveBack(): void;
+  /** Gives back what has waited too long; true when there was any. */
+  giveBackLate(): boolean;
+  /** Ends what waits of a cancelled batch at once, and what runs of it by closing its calls. */
+  cancel(batchId: string): void;
+  /** Aborts all running calls. */
+  abort(why: Why): void;
+  /** The lease was lost: aborts everything and forgets it. */
+  drop(): void;
+  /** Items finished in the last 250 ms, if slots turn over faster than that; 0 with slow upstreams. */
+  turnover(): number;
+  running(): number;
+  waiting(): number;
+  waitingBytes(): number;
+}
+
+/** Slots that are all free. */
+export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slots<Ready> {
+  const { clock, holdings, record } = deps;
+  const ready = createReadyQueue<Ready & { readyAt: number }>();
+  const running = new Map<ClaimedItem, { abort: AbortController; why: Why | null }>();
+  const finishedAt: number[] = [];
+
+  const start = (entry: Ready) => {
+    const { item } = entry;
+    const slot = { abort: new AbortController(), why: null as Why | null };
+    running.set(item, slot);
+    const mine = holdings.term();
+    if (holdings.isCancelled(item.batch.id)) {
+      deps.runner.abandon([entry]);
+      return finish(mine, item, slot, cancelled(item));
+    }
+    deps.runner.run(entry, slot.abort.signal).then(
+      (outcome) => finish(mine, item, slot, outcome),
+      (error) => {
+        deps.log.error({ err: reasonOf(error), batch: item.batch.id, idx: item.idx }, 'item failed unexpectedly');
+        const again = item.loadFailures + 1 < MAX_FAULTS;
+        const outcome = again
+          ? released(item, FAULT_PAUSE_MS, { loadFailed: true })
+          : refused(item, 'internal', 'internal');
+        finish(mine, item, slot, outcome);
+      },
+    );
+  };
+
+  const finish = (mine: number, item: ClaimedItem, slot: { why: Why | null }, outcome: Outcome) => {
+    if (holdings.term() !== mine) return deps.runner.forget(outcome);
+    running.delete(item);
+    ready.done(item);
+    finishedAt.push(clock.monotonic());
+    record(item, outcome.kind === 'released' ? settleAborted(item, slot.why, outcome) : outcome);
+    deps.onFree();
+  };
+
+  /** An aborted call comes back as released; why it was aborted decides what becomes of the item. */
+  const settleAborted = (
+    item: ClaimedItem,
+    why: Why | null,
+    outcome: Extract<Outcome, { kind: 'released' }>,
+  ): Outcome => {
+    const made = { ...item, attempts: outcome.attempts };
+    if (why === 'cancelled') return cancelled(made);
+    const lost = why === 'stopped' && deps.neverTwice && made.attempts > item.attempts;
+    return lost ? refused(made, 'worker_lost', 'interrupted: 1 workers lost') : outcome;
+  };
+
+  const giveBack = (entries: readonly Ready[]) => {
+    if (entries.length === 0) return;
+    deps.runner.abandon(entries);
+    for (const { item } of entries) record(item, released(item, 0));
+  };
+
+  const abort = (why: Why, batchId?: string) => {
+    for (const [item, slot] of running) {
+      if (batchId !== undefined && item.batch.id !== batchId) continue;
+      slot.why ??= why;
+      slot.abort.abort();
+    }
+  };
+
+  return {
+    add: (entry) => ready.add(Object.assign(entry, { readyAt: clock.monotonic() })),
+    fill() {
+      while (running.size < deps.concurrency && deps.mayStart()) {
+        const next = ready.take();
+        if (!next) break;
+        start(next);
+      }
+    },
+    giveBack: () => giveBack(ready.drain()),
+    giveBackLate() {
+      const since = clock.monotonic() - READY_MAX_MS;
+      const entries = ready.drain();
+      const late = entries.filter((entry) => entry.readyAt < since);
+      for (const entry of entries) if (entry.readyAt >= since) ready.add(entry);
+      giveBack(late);
+      return late.length > 0;
+    },
+    cancel(batchId) {
+      const entries = ready.drain(batchId);
+      deps.runner.abandon(entries);
+      for (const { item } of entries) record(item, cancelled(item));
+      abort('cancelled', batchId);
+    },
+    abort,
+    drop() {
+      abort('lost');
+      ready.drain();
+      for (const item of running.keys()) ready.done(item);
+      running.clear();
+    },
+    turnover() {
+      const since = clock.monotonic() - FINISHED_WINDOW_MS;
+      let stale = 0;
+      while (stale < finishedAt.length && finishedAt[stale]! < since) stale++;
+      if (stale > 0) finishedAt.splice(0, stale);
+      return finishedAt.length > deps.concurrency ? finishedAt.length : 0;
+    },
+    running: () => running.size,
+    waiting: () => ready.size(),
+    waitingBytes: () => ready.bytes(),
+  };
+}
