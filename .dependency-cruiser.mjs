@@ -10,6 +10,7 @@ const LAYERS = [
   ['catalog', '^lib/catalog/'],
   ['auth, routing, keypool, limits, upstream', '^lib/(auth|routing|keypool|limits|upstream)/'],
   ['batch, worker, usage', '^lib/(batch|worker|usage)/'],
+  ['surfaces', '^lib/surfaces/'],
   ['http', '^lib/http/'],
   ['app', '^lib/(app|app-[a-z]+|ready|metrics)\\.ts$'],
   ['bin, handlers', '^(bin|handlers)/'],

@@ -1,27 +1,45 @@
 import { type Clock, uuidv7 } from '../clock.ts';
 import { reasonOf } from '../errors.ts';
 import type { Log } from '../log.ts';
-import type { Db } from '../store/db.ts';
+import type { Database } from '../store/db.ts';
 import type { PayloadRef, PayloadStore } from '../store/payloads.ts';
 import { readUncompacted, setResults } from '../store/sweep.sql.ts';
 import { resultElements } from './elements.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, writeIndexRecord } from './result-index.ts';
 
 export interface CompactDeps {
-  db: Db;
+  db: Database;
   payloads: PayloadStore;
   clock: Clock;
   log: Log;
 }
 
+/** A finished batch whose results are still in their segments. */
+export interface Finished {
+  id: string;
+  totalItems: number;
+}
+
+/**
+ * Writes the results of a finished batch in its surface's form and switches the batch to them in one guarded transaction.
+ * Throws when a response cannot be read; false when another was faster or the batch is gone (then nothing stays behind).
+ */
+export type ResultsWriter = (deps: CompactDeps, batch: Finished) => Promise<boolean>;
+
 const RETRY_MIN_MS = 10_000;
 const RETRY_MAX_MS = 3_600_000;
 
+/** Writers by surface; a surface without one gets the native document. */
+export type ResultsWriters = Readonly<Record<string, ResultsWriter>>;
+
 /**
- * Compacts finished batches, one after the other. One that cannot be (a response that is not readable) stays as it is, is
+ * Compacts finished batches, one after the other, by the writer of their surface (the native one is built in). One that cannot be (a response that is not readable) stays as it is, is
  * served from its segments, and is tried again with a growing pause.
  */
-export function createCompactor(deps: CompactDeps): {
+export function createCompactor(
+  deps: CompactDeps,
+  writers: ResultsWriters = {},
+): {
   compact(batchIds: readonly string[]): Promise<void>;
   stop(): Promise<void>;
 } {
@@ -35,7 +53,7 @@ export function createCompactor(deps: CompactDeps): {
     const before = failed.get(id);
     if (stopped || (before && deps.clock.monotonic() < before.notBefore)) return;
     try {
-      await compactBatch(deps, id);
+      await compactBatch(deps, id, writers);
       failed.delete(id);
     } catch (error) {
       const pauseMs = Math.min(RETRY_MAX_MS, before ? before.pauseMs * 2 : RETRY_MIN_MS);
@@ -61,13 +79,20 @@ export function createCompactor(deps: CompactDeps): {
 }
 
 /**
- * Writes the results document of a finished batch (exactly what the results call returns) and its index, then switches
- * the batch to them in one guarded statement. Changes no item row. A batch that was deleted or compacted meanwhile wins:
- * the objects are deleted again. Throws when a response cannot be read; false when there was nothing to do.
+ * Compacts one batch by the writer of its surface. Throws when a response cannot be read; false when there was nothing to
+ * do.
  */
-export async function compactBatch(deps: CompactDeps, batchId: string): Promise<boolean> {
-  const batch = await readUncompacted(deps.db, batchId);
-  if (batch === null) return false;
+export async function compactBatch(deps: CompactDeps, id: string, writers: ResultsWriters = {}): Promise<boolean> {
+  const batch = await readUncompacted(deps.db, id);
+  return batch !== null && (writers[batch.surface] ?? writeDocument)(deps, batch);
+}
+
+/**
+ * The native form: the results document (exactly what the results call returns) and its index. Changes no item row. A
+ * batch that was deleted or compacted meanwhile wins: the objects are deleted again.
+ */
+async function writeDocument(deps: CompactDeps, batch: Finished): Promise<boolean> {
+  const batchId = batch.id;
   const id = uuidv7(deps.clock.now());
   const result: PayloadRef = { kind: 'result', id };
   const index: PayloadRef = { kind: 'index', id };
@@ -81,7 +106,7 @@ export async function compactBatch(deps: CompactDeps, batchId: string): Promise<
     const comma = Buffer.from(',');
     for await (const group of resultElements(deps, batchId, {
       after: -1,
-      totalItems: batch!.totalItems,
+      totalItems: batch.totalItems,
       limit: null,
       state: null,
       onBadSpan: 'throw',
@@ -101,7 +126,7 @@ export async function compactBatch(deps: CompactDeps, batchId: string): Promise<
         count++;
       }
     }
-    if (count !== batch!.totalItems) throw new Error('batch is gone or has a gap');
+    if (count !== batch.totalItems) throw new Error('batch is gone or has a gap');
     yield Buffer.from(DOCUMENT_TAIL);
     length = offset + DOCUMENT_TAIL.length;
   }

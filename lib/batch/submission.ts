@@ -1,4 +1,4 @@
-import { ADAPTERS, type Shape } from '../catalog/catalog.ts';
+import { SHAPES, type Shape } from '../catalog/catalog.ts';
 import { ApiError } from '../errors.ts';
 import { type SlicedItems, sliceSubmission } from './slice.ts';
 
@@ -87,8 +87,8 @@ function submissionOf(option: Option, requests: SlicedItems | 'not_array' | null
 
 function shapeOf(value: unknown): Shape {
   if (value === undefined) throw new ApiError('missing_required_parameter', 'shape is required', { param: 'shape' });
-  const shape = ADAPTERS.find((known) => known === value);
-  if (shape === undefined) throw invalid('shape', `must be one of ${ADAPTERS.join(', ')}`);
+  const shape = SHAPES.find((known) => known === value);
+  if (shape === undefined) throw invalid('shape', `must be one of ${SHAPES.join(', ')}`);
   return shape;
 }
 

@@ -5,8 +5,9 @@ import type { Db } from '../store/db.ts';
 import { findIdempotencyKey } from '../store/idempotency.sql.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../store/payloads.ts';
 import { findUpload, type UploadRow } from '../store/uploads.sql.ts';
+import type { Recorded } from './record.ts';
 import { parseUploaded } from './submission.ts';
-import { type SubmitDeps, type SubmitRequest, type Submitted, submitBatch } from './submit.ts';
+import { type SubmitDeps, type SubmitRequest, submitBatch } from './submit.ts';
 
 export interface SubmitUploadDeps extends SubmitDeps {
   payloads: SubmitDeps['payloads'] & Pick<PayloadStore, 'read' | 'size'>;
@@ -24,7 +25,7 @@ export interface SubmitUploadRequest
  * what was checked is what will run. One batch uses it up, in its own transaction; a submit that is refused does not.
  * Throws `not_found` (unknown, another's, expired), `upload_incomplete`, `upload_used`, and what a submit throws.
  */
-export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUploadRequest): Promise<Submitted> {
+export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUploadRequest): Promise<Recorded> {
   const key = { id: request.uploadId, owner: request.attribution.owner };
   const ref: PayloadRef = { kind: 'upload', id: request.uploadId };
   const upload = isUuid(key.id) ? await findUpload(deps.db, key) : null;
@@ -61,11 +62,7 @@ function digestOf(uploadSha256: Buffer, outer: Buffer): Buffer {
 }
 
 /** The first answer again, for the submit that used the upload up and says so by its Idempotency-Key. */
-async function repeated(
-  db: Db,
-  request: SubmitUploadRequest,
-  used: NonNullable<UploadRow['used']>,
-): Promise<Submitted> {
+async function repeated(db: Db, request: SubmitUploadRequest, used: NonNullable<UploadRow['used']>): Promise<Recorded> {
   const { idempotencyKey, surface, attribution } = request;
   const name = idempotencyKey === null ? null : { owner: attribution.owner, surface, key: idempotencyKey };
   const earlier = name && (await findIdempotencyKey(db, name));

@@ -3,9 +3,12 @@
  * to end on one of these. Names are unique per kind and never change, so references between kinds are by name.
  */
 
-/** Upstream wire formats. A batch's `shape` must equal the binding's adapter (behaviour section 2). */
-export const ADAPTERS = ['openai', 'openai_responses', 'anthropic'] as const;
+/** Shapes that a native submit may have (design section 5). */
+export const SHAPES = ['openai', 'openai_responses', 'anthropic'] as const;
+/** Upstream wire formats of bindings. Embeddings come only by way of the OpenAI surface (front-doors section 3). */
+export const ADAPTERS = [...SHAPES, 'openai_embeddings'] as const;
 export type Adapter = (typeof ADAPTERS)[number];
+/** A batch's shape; it must equal the binding's adapter, but for the exceptions of lib/routing/plan.ts. */
 export type Shape = Adapter;
 
 export interface Host {

@@ -19,7 +19,7 @@ export type RouteErrorCode = keyof typeof ROUTE_ERRORS | 'cross_shape';
 export interface Candidate {
   binding: Binding;
   host: Host;
-  /** Wire format and path of the call: the binding's adapter, which is not the shape in the documented exception. */
+  /** Wire format and path of the call: the binding's adapter, which is not the shape in one documented exception. */
   adapter: Adapter;
   /** The model's name as the upstream knows it. */
   wireName: string;
@@ -147,7 +147,7 @@ function plan(routes: Routes, { requestedModel, shape, policy }: RouteRequest): 
     .map(({ binding, host }) => ({
       binding,
       host,
-      adapter: binding.adapter,
+      adapter: shape === 'openai_embeddings' ? shape : binding.adapter,
       wireName: binding.upstreamName ?? resolved.wireName,
       keys: candidateKeys(routes, policy, resolved.model, host),
     }))
@@ -171,12 +171,15 @@ function reachableBindings(catalog: Catalog, { model, pinned }: Resolved): Reach
 }
 
 /**
- * Bindings that speak the batch's shape. Without one, the documented exception: an `openai_responses` item goes to an
- * `openai` binding of the host named `openai`, where Chat Completions refuses it with a status of its own.
+ * Bindings that speak the batch's shape. Without one, the documented exceptions: embeddings are served by any `openai`
+ * binding, by the path of their own; an `openai_responses` item goes to an `openai` binding of the host named `openai`,
+ * where Chat Completions refuses it with a status of its own.
  */
 function bindingsOfShape(reachable: readonly Reachable[], shape: Shape): Reachable[] {
   const same = reachable.filter(({ binding }) => binding.adapter === shape);
-  if (same.length > 0 || shape !== 'openai_responses') return same;
+  if (same.length > 0) return same;
+  if (shape === 'openai_embeddings') return reachable.filter(({ binding }) => binding.adapter === 'openai');
+  if (shape !== 'openai_responses') return same;
   return reachable.filter(({ binding, host }) => binding.adapter === 'openai' && host.name === 'openai');
 }
 

@@ -9,6 +9,8 @@ export interface NewBatch extends Attribution {
   shape: Shape;
   totalItems: number;
   inputId: string;
+  /** The object that has the items' custom_id values; null on the native surface. */
+  customIdsId: string | null;
   anthropicVersion: string | null;
   anthropicBeta: string | null;
   maxAttempts: number;
@@ -50,11 +52,11 @@ const INSERT_BATCH = `
   with batch as (
     insert into batches (id, surface, owner, shape, total_items, open_items, input_id, expires_at, policy_id, policy,
       project_id, project, team_id, team, principal_kind, principal_id, credential_kind, credential_id, token_expires_at,
-      token_version, anthropic_version, anthropic_beta, max_attempts, on_limit)
+      token_version, anthropic_version, anthropic_beta, max_attempts, on_limit, custom_ids_id)
     values ($1::uuid, $2::text, $3::text, $4::text, $5::int, $5::int, $6::uuid,
       clock_timestamp() + make_interval(secs => $7::float8), $8::text, $9::text, $10::text, $11::text, $12::text, $13::text,
       $14::text, $15::text, $16::text, $17::text, to_timestamp($18::float8 / 1000), $19::int, $20::text, $21::text,
-      $22::smallint, $23::text)
+      $22::smallint, $23::text, $24::uuid)
     returning *
   ), attribution as (
     insert into usage_attributions (batch_id, surface, owner, policy, project, team, principal_kind, principal_id,
@@ -94,6 +96,7 @@ export async function insertBatch(db: Db, batch: NewBatch): Promise<void> {
       batch.anthropicBeta,
       batch.maxAttempts,
       batch.onLimit,
+      batch.customIdsId,
     ],
   });
 }

@@ -2,10 +2,11 @@ import type { Buffer } from 'node:buffer';
 import { uuidv7Time } from '../clock.ts';
 
 /**
- * `input`: submitted bodies; `segment`: answers of a group commit; `result` and `index`: of a finished batch; `upload`:
+ * `input`: submitted bodies and batch files; `custom_ids`: the items' custom_id values, a line each; `segment`: answers of
+ * a group commit; `result` and `index`: of a finished batch; `output`: result files of the OpenAI surface; `upload`:
  * bodies on their way to a submit, which their callers may write again until they are used.
  */
-export const PAYLOAD_KINDS = ['input', 'segment', 'result', 'index', 'upload'] as const;
+export const PAYLOAD_KINDS = ['input', 'custom_ids', 'segment', 'result', 'index', 'output', 'upload'] as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[number];
 
 /** An object is named by kind and a UUIDv7; its key, creation time included, follows from these. */

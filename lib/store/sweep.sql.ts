@@ -44,16 +44,19 @@ export async function listUncompacted(db: Db, limit: number): Promise<string[]> 
 }
 
 /** A finished batch that has no results document yet; null for any other. */
-export async function readUncompacted(db: Db, batchId: string): Promise<{ totalItems: number } | null> {
-  const result = await db.query<{ total_items: number }>({
+export async function readUncompacted(
+  db: Db,
+  batchId: string,
+): Promise<{ id: string; surface: string; totalItems: number } | null> {
+  const result = await db.query<{ surface: string; total_items: number }>({
     name: 'read_uncompacted',
     text: `
-      select total_items from batches
+      select surface, total_items from batches
       where id = $1::uuid and completed_at is not null and results_id is null`,
     values: [batchId],
   });
   const row = result.rows[0];
-  return row ? { totalItems: row.total_items } : null;
+  return row ? { id: batchId, surface: row.surface, totalItems: row.total_items } : null;
 }
 
 /**
@@ -70,10 +73,9 @@ export async function setResults(db: Db, batchId: string, resultsId: string): Pr
             select i.state, count(*) as n from batch_items i where i.batch_id = b.id group by i.state order by i.state
           ) g)
         where id = $1::uuid and completed_at is not null and results_id is null
-        returning id, surface
+        returning id
       ), dropped as (
-        -- Other surfaces keep error bodies, which are not in the document.
-        delete from segment_refs r using switched s where r.batch_id = s.id and s.surface = 'relay'
+        delete from segment_refs r using switched s where r.batch_id = s.id
       )
       select exists (select from switched) as done`,
     values: [batchId, resultsId],
@@ -84,10 +86,14 @@ export async function setResults(db: Db, batchId: string, resultsId: string): Pr
 /** Of the given object ids, those that something refers to at this moment. */
 export async function referencedObjects(db: Db, kind: PayloadKind, ids: readonly string[]): Promise<Set<string>> {
   const text = {
-    input: 'select input_id as id from batches where input_id = any($1::uuid[])',
+    input: `select input_id as id from batches where input_id = any($1::uuid[])
+      union select object_id from files where object_id = any($1::uuid[])
+      union select object_id from openai_batches where object_id = any($1::uuid[]) and ended_at is null`,
+    custom_ids: 'select custom_ids_id as id from batches where custom_ids_id = any($1::uuid[])',
     segment: 'select segment_id as id from segment_refs where segment_id = any($1::uuid[])',
     result: 'select results_id as id from batches where results_id = any($1::uuid[])',
     index: 'select results_id as id from batches where results_id = any($1::uuid[])',
+    output: 'select object_id as id from files where object_id = any($1::uuid[])',
     upload: OPEN_UPLOADS,
   }[kind];
   const result = await db.query<{ id: string }>({ name: `referenced_${kind}`, text, values: [ids] });

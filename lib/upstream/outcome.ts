@@ -1,3 +1,5 @@
+import type { Adapter } from '../catalog/catalog.ts';
+
 /**
  * What one upstream call came to. Classes follow behaviour section 3; the key pool decides on them whether another key
  * is tried and what the breaker does.
@@ -49,7 +51,7 @@ export interface CallRequest {
   /** The item's own bytes in one or more pieces (the model value may be a piece of its own). */
   body: readonly Buffer[];
   /** Wire format of the answer: decides which result fields make `{"error":...}` a response. */
-  adapter: 'openai' | 'openai_responses' | 'anthropic' | 'openai_embeddings';
+  adapter: Adapter;
   /** Milliseconds left of the item's time limit. */
   timeoutMs: number;
   signal: AbortSignal;

@@ -141,7 +141,7 @@ describe('applying a catalogue', () => {
       ].join('\n---\n'),
     );
     expect(faults.map((f) => [f.document, f.field, f.message])).toEqual([
-      [1, 'spec.adapter', 'must be one of openai, openai_responses, anthropic'],
+      [1, 'spec.adapter', 'must be one of openai, openai_responses, anthropic, openai_embeddings'],
       [1, 'spec.model', 'refers to Model "nope", which does not exist'],
       [1, 'spec.pricing', 'refers to Pricing "gone", which does not exist'],
       [2, 'spec.baseURL', 'must be an http or https URL'],

@@ -108,7 +108,7 @@ describe('creating', () => {
       { field: 'metadata.color', message: 'unknown field' },
       { field: 'extra', message: 'unknown field' },
       { field: 'spec.model', message: 'is required' },
-      { field: 'spec.adapter', message: 'must be one of openai, openai_responses, anthropic' },
+      { field: 'spec.adapter', message: 'must be one of openai, openai_responses, anthropic, openai_embeddings' },
       { field: 'spec.priority', message: 'must be a whole number' },
       { field: 'spec.host', message: 'refers to Host "gone", which does not exist' },
     ]);

@@ -35,6 +35,7 @@ const newBatch = (id: string) => ({
   shape: 'openai' as const,
   totalItems: 1,
   inputId: randomUUID(),
+  customIdsId: null,
   anthropicVersion: null,
   anthropicBeta: null,
   maxAttempts: 1,

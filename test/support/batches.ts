@@ -32,6 +32,7 @@ export async function makeBatch(db: Database, count: number, options: BatchOptio
       shape: 'openai',
       totalItems: count,
       inputId: options.inputId ?? uuidv7(),
+      customIdsId: null,
       anthropicVersion: null,
       anthropicBeta: null,
       maxAttempts: options.maxAttempts ?? 1,
