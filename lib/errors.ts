@@ -46,12 +46,13 @@ export class ApiError extends Error {
   constructor(
     code: ApiErrorCode,
     message?: string,
-    options: { param?: string; headers?: Record<string, string>; cause?: unknown } = {},
+    options: { param?: string; headers?: Record<string, string>; cause?: unknown; status?: number } = {},
   ) {
     super(message ?? API_ERRORS[code].message, options.cause === undefined ? undefined : { cause: options.cause });
     this.name = 'ApiError';
     this.code = code;
-    this.status = API_ERRORS[code].status;
+    // Another status than the code's own only where a surface's contract says so: 413 for a file, 416 for a range.
+    this.status = options.status ?? API_ERRORS[code].status;
     this.param = options.param ?? null;
     this.headers = options.headers ?? {};
   }
