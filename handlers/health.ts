@@ -1,5 +1,7 @@
-import type { ApiHandler } from '../lib/http/event.ts';
-import { errorBody, json, jsonText } from '../lib/http/render.ts';
+import { errorBody } from '../lib/http/error-form.ts';
+import type { ApiEvent, ApiHandler } from '../lib/http/event.ts';
+import { json, jsonText } from '../lib/http/render.ts';
+import { requestIdOf } from '../lib/http/request-id.ts';
 import type { NotReady } from '../lib/ready.ts';
 import { type GateDeps, open } from './middleware.ts';
 
@@ -10,10 +12,12 @@ export interface HealthDeps extends Pick<GateDeps, 'log' | 'notReady'> {
 
 /** `GET /healthz`: the only 503 that says why, because who asks it has to mend it. */
 export function health(app: HealthDeps): ApiHandler {
-  const handle = async () => {
+  const handle = async (event: ApiEvent) => {
     const unready = app.notReady() ?? app.unwell?.() ?? null;
     if (unready === null) return json(200, { status: 'ok' });
-    return jsonText(503, errorBody(unready.code, unready.reason, null, 503), { 'retry-after': '5' });
+    const { code, reason: message } = unready;
+    const facts = { code, message, param: null, status: 503, requestId: requestIdOf(event) };
+    return jsonText(503, errorBody(event.rawPath, facts), { 'retry-after': '5' });
   };
   return open(app, handle);
 }

@@ -46,7 +46,7 @@ function answers(log: Log): MiddlewareObj<ApiEvent, ApiResult, Error, Context> {
       if (response) stamp(event, response);
     },
     onError: (request) => {
-      request.response = renderError(request.error, requestIdOf(request.event), log);
+      request.response = renderError(request.error, requestIdOf(request.event), log, request.event.rawPath);
       stamp(request.event, request.response);
     },
   };

@@ -237,6 +237,7 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
         selfId: () => selfId,
         mayRescue: () => true,
         compact: (ids) => compactor.compact(ids),
+        validate: async () => {},
         wake() {},
         purge: async () => {
           await purgeLimits(db);
@@ -245,11 +246,11 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
       });
       const none = { alive: true, catalogVersion: 0, nowMs: 0, cancelled: [], workDue: false };
       try {
-        await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false });
+        await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false, validationDue: true });
         // Before the slow part: a compaction that outlives this invocation must not cost the wake-ups.
         const { due, workers } = await readDemand(db, MAX_WORKERS);
         if (due > workers) await sendWakes(due - workers);
-        await sweeper.onBeat({ ...none, rescueDue: false, expiryDue: false, compactionDue: true });
+        await sweeper.onBeat({ ...none, rescueDue: false, expiryDue: false, compactionDue: true, validationDue: false });
         if (housekeep) await sweeper.housekeep();
       } finally {
         await sweeper.stop();

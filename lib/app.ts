@@ -227,6 +227,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       selfId: made.lease.id,
       mayRescue: made.lease.mayRescue,
       compact: (ids) => compactor.compact(ids),
+      validate: async () => {},
       wake: made.wake,
       purge: async () => {
         await purgeLimits(db);

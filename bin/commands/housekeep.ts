@@ -45,6 +45,7 @@ async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, l
     selfId: () => self,
     mayRescue: () => true,
     compact: compactor.compact,
+    validate: async () => {},
     wake: () => void queue.send({ kind: 'work' }, 1).catch(() => {}),
     purge: async () => {
       await purgeLimits(db);
@@ -71,5 +72,6 @@ const ALL_DUE = {
   rescueDue: true,
   expiryDue: true,
   compactionDue: true,
+  validationDue: true,
   workDue: false,
 };

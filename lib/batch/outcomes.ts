@@ -1,6 +1,6 @@
 import { crc32 } from 'node:zlib';
 import type { Db } from '../store/db.ts';
-import { type FinalRow, readFinals } from '../store/items.sql.ts';
+import { type FinalRow, readFinals } from '../store/finals.sql.ts';
 import type { PayloadStore } from '../store/payloads.ts';
 import type { ErrorKind } from '../usage/event.ts';
 import type { ItemState } from './batch.ts';

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net';
 import { uuidv7 } from '../clock.ts';
-import { errorBody } from './render.ts';
+import { errorBody } from './error-form.ts';
 import { requestIdHeaders } from './request-id.ts';
 
 const LINGER_MS = 1000;
@@ -16,8 +16,10 @@ export function onMalformed(error: NodeJS.ErrnoException, socket: Socket, answer
     return;
   }
   const [status, reason, message] = verdictOn(error.code);
-  const body = errorBody('invalid_value', message, null, status);
-  const headers = Object.entries(requestIdHeaders(uuidv7())).map(([name, value]) => `${name}: ${value}\r\n`);
+  const requestId = uuidv7();
+  // The path is not known here: the parser gave up.
+  const body = errorBody('', { code: 'invalid_value', message, param: null, status, requestId });
+  const headers = Object.entries(requestIdHeaders(requestId)).map(([name, value]) => `${name}: ${value}\r\n`);
   socket.on('error', () => {});
   socket.end(
     `HTTP/1.1 ${status} ${reason}\r\ncontent-type: application/json\r\n${headers.join('')}` +

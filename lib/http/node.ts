@@ -124,11 +124,13 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     answers?.add(res);
     res.on('error', () => {}); // a client that is gone shows as 'close'
     try {
-      const result = await answer(req, res, call).catch((error) => renderError(error, call.requestId, options.log));
+      const result = await answer(req, res, call).catch((error) =>
+        renderError(error, call.requestId, options.log, call.path),
+      );
       if (result) await send(req, res, call, result);
     } catch (error) {
       // The stream failed: before its first byte that can still be told, later only by the broken connection.
-      const failure = renderError(error, call.requestId, options.log);
+      const failure = renderError(error, call.requestId, options.log, call.path);
       if (!res.headersSent && !res.destroyed) await send(req, res, call, failure);
       else call.broken = true;
     } finally {

@@ -1,7 +1,8 @@
-import { API_ERRORS, ApiError, type ApiErrorCode, reasonOf } from '../errors.ts';
+import { API_ERRORS, ApiError, reasonOf } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { sqlState } from '../store/db.ts';
 import { StorageFull } from '../store/payloads.ts';
+import { errorBody } from './error-form.ts';
 import type { ApiResult } from './event.ts';
 
 /** Seconds in the Retry-After of a 503: about as long as a restart of Postgres or of a replica takes. */
@@ -19,28 +20,21 @@ export function json(statusCode: number, value: unknown, headers: Record<string,
   return jsonText(statusCode, JSON.stringify(value), headers);
 }
 
-/** The wire form of an error: always these four keys (design section 5). */
-export function errorBody(code: ApiErrorCode, message: string, param: string | null, status: number): string {
-  const type = status < 500 ? 'invalid_request_error' : 'api_error';
-  return JSON.stringify({ error: { type, message, code, param } });
-}
-
 /**
  * The one exit of errors: whatever was thrown becomes an answer here. Nothing of 500 and above shows its own message:
- * the log has it, under the request id. A database that is away and a full store are 503 with Retry-After, not 500.
+ * the log has it, under the request id. The path decides about the form. A database that is away and a full store are 503 with Retry-After, not 500.
  */
-export function renderError(error: unknown, requestId: string, log: Log): ApiResult {
+export function renderError(error: unknown, requestId: string, log: Log, path: string): ApiResult {
   const known = asApiError(error);
   if (known.status >= 500) {
     const level = known.code === 'internal' ? 'error' : 'warn';
     log[level]({ requestId, code: known.code, err: describe(error) }, 'request failed');
   }
-  const message = known.status >= 500 ? API_ERRORS[known.code].message : known.message;
+  const { code, param, status } = known;
+  const message = status >= 500 ? API_ERRORS[code].message : known.message;
   const retry: Record<string, string> = known.status === 503 ? { 'retry-after': RETRY_AFTER_SECONDS } : {};
-  return jsonText(known.status, errorBody(known.code, message, known.param, known.status), {
-    ...retry,
-    ...known.headers,
-  });
+  const body = errorBody(path, { code, message, param, status, requestId });
+  return jsonText(status, body, { ...retry, ...known.headers });
 }
 
 function asApiError(error: unknown): ApiError {

@@ -13,7 +13,7 @@ export function requestIdOf(event: ApiEvent): string {
   return ownRequestId(event.headers['x-request-id']) ?? ownRequestId(event.requestContext?.requestId) ?? uuidv7();
 }
 
-/** The headers every response carries; the OpenAI clients read the second one. */
+/** The headers every response carries; OpenAI clients read the second one, Anthropic clients the third. */
 export function requestIdHeaders(id: string): Record<string, string> {
-  return { 'x-relay-request-id': id, 'x-request-id': id };
+  return { 'x-relay-request-id': id, 'x-request-id': id, 'request-id': id };
 }

@@ -23,10 +23,11 @@ export interface Beat {
   nowMs: number;
   /** Of the batches asked about, those that are cancelled. */
   cancelled: string[];
-  /** There is something to rescue, expire or compact, or an item to run: reasons to sweep or to claim. */
+  /** There is something to rescue, expire, compact or validate, or an item to run: reasons to sweep or to claim. */
   rescueDue: boolean;
   expiryDue: boolean;
   compactionDue: boolean;
+  validationDue: boolean;
   workDue: boolean;
 }
 
@@ -40,6 +41,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
     rescue_due: boolean;
     expiry_due: boolean;
     compaction_due: boolean;
+    validation_due: boolean;
     work_due: boolean;
   }>({
     name: 'beat_worker',
@@ -59,6 +61,8 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
             or exists (select from batch_items i where i.batch_id = b.id and i.not_before is not null))) as expiry_due,
         exists (select from batches where completed_at < clock_timestamp() - interval '5 seconds'
           and results_id is null) as compaction_due,
+        exists (select from openai_batches where in_progress_at is null and ended_at is null
+          and (lease_until is null or lease_until < clock_timestamp())) as validation_due,
         exists (select from batch_cursors) or exists (select from batch_items where not_before <= statement_timestamp())
           as work_due`,
     values: [id, batchIds, LEASE_SECONDS],
@@ -73,6 +77,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
     rescueDue: row.rescue_due,
     expiryDue: row.expiry_due,
     compactionDue: row.compaction_due,
+    validationDue: row.validation_due,
     workDue: row.work_due,
   };
 }

@@ -31,6 +31,8 @@ export interface SweepDeps {
   /** False while this replica cannot tell a lost worker from its own lost connection. */
   mayRescue(): boolean;
   compact(batchIds: readonly string[]): Promise<void>;
+  /** Looks for batches of the OpenAI surface that wait for their validation. */
+  validate(): Promise<void>;
   /** Items became available. */
   wake(): void;
   /** Further purges of other parts (limits, tokens). */
@@ -77,6 +79,7 @@ export function createSweeper(deps: SweepDeps): Sweeper {
     if (beat.rescueDue) await step('rescue', rescue);
     if (beat.expiryDue)
       await step('expire', async () => void deps.compact(await expireItems(deps.db, deps.rescue.instance)));
+    if (beat.validationDue) await step('validate', deps.validate);
     if (beat.compactionDue) {
       await step('compact', async () => void deps.compact(await listUncompacted(deps.db, COMPACT_AT_ONCE)));
     }

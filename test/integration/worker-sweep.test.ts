@@ -210,11 +210,12 @@ describe('the sweep', () => {
     rescueDue: false,
     expiryDue: false,
     compactionDue: false,
+    validationDue: false,
     workDue: false,
   };
 
   function sweeper(change: Partial<SweepDeps> = {}) {
-    const told = { woken: 0, compacted: [] as string[], purged: 0 };
+    const told = { woken: 0, compacted: [] as string[], validated: 0, purged: 0 };
     const rescue = { db: database.db, log, instance: 'me', onWorkerLoss: 'rerun' as const };
     const made = createSweeper({
       db: database.db,
@@ -227,6 +228,7 @@ describe('the sweep', () => {
       selfId: () => uuidv7(),
       mayRescue: () => true,
       compact: async (ids) => void told.compacted.push(...ids),
+      validate: async () => void told.validated++,
       wake: () => void told.woken++,
       purge: async () => void told.purged++,
       ...change,
@@ -241,9 +243,9 @@ describe('the sweep', () => {
     const { id } = await finished();
     await sql(`update batches set completed_at = completed_at - interval '1 minute' where id = $1`, [id]);
     await onBeat(QUIET);
-    expect(told).toEqual({ woken: 0, compacted: [], purged: 0 });
-    await onBeat({ ...QUIET, workDue: true, expiryDue: true, compactionDue: true });
-    expect(told).toEqual({ woken: 1, compacted: [late, id], purged: 0 });
+    expect(told).toEqual({ woken: 0, compacted: [], validated: 0, purged: 0 });
+    await onBeat({ ...QUIET, workDue: true, expiryDue: true, compactionDue: true, validationDue: true });
+    expect(told).toEqual({ woken: 1, compacted: [late, id], validated: 1, purged: 0 });
     expect(await sql('select distinct state, error from batch_items where batch_id = $1', [late])).toEqual([
       { state: 'discarded', error: 'batch item: expired' },
     ]);

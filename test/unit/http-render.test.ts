@@ -5,9 +5,28 @@ import { createLog } from '../../lib/log.ts';
 import { StorageFull } from '../../lib/store/payloads.ts';
 
 const render = (error: unknown) => {
-  const { statusCode, headers, body } = renderError(error, 'r', createLog('silent'));
+  const { statusCode, headers, body } = renderError(error, 'r', createLog('silent'), '/v1/batches');
   return { statusCode, headers, error: JSON.parse(body!).error };
 };
+
+test.each([
+  ['/v1/messages/batches', 'invalid_value', 400, 'invalid_request_error'],
+  ['/anthropic/v1/messages/batches/x', 'invalid_api_key', 401, 'authentication_error'],
+  ['/anthropic/v1/messages/batches', 'no_policy', 403, 'permission_error'],
+  ['/v1/messages/batches/x', 'not_found', 404, 'not_found_error'],
+  ['/v1/messages/batches', 'idempotency_conflict', 409, 'conflict_error'],
+  ['/v1/messages/batches', 'too_many_pending', 429, 'rate_limit_error'],
+  ['/v1/messages/batches', 'internal', 500, 'api_error'],
+  ['/v1/messages/batches', 'not_ready', 503, 'api_error'],
+] as const)('speaks Anthropic below %s: %s is %i %s', (path, code, status, type) => {
+  const { statusCode, body } = renderError(new ApiError(code), 'r1', createLog('silent'), path);
+  expect(statusCode).toBe(status);
+  expect(JSON.parse(body!)).toEqual({
+    type: 'error',
+    error: { type, message: API_ERRORS[code].message },
+    request_id: 'r1',
+  });
+});
 
 test.each(Object.keys(API_ERRORS) as ApiErrorCode[])('gives %s its status and four keys', (code) => {
   const answer = render(new ApiError(code, 'own text', { param: 'p' }));
