@@ -11,6 +11,7 @@ export default defineConfig({
   test: {
     // Each worker of an integration test drives Postgres, upstreams and the service: more than two starve each other.
     maxWorkers: 2,
+    reporters: ['default', './test/support/skipped-reporter.ts'],
     projects: [
       { test: { name: 'unit', include: ['test/unit/**/*.test.ts'], testTimeout: 60_000 } },
       { test: { name: 'integration', include: ['test/integration/**/*.test.ts'], ...SERVICES } },

@@ -1,4 +1,4 @@
-import { execFile, spawn, spawnSync } from 'node:child_process';
+import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -18,15 +18,14 @@ import {
   TEST_CLIENT,
 } from '../support/aws.ts';
 import { startPlatform } from '../support/lambda.ts';
+import { hasDocker, LOCALSTACK_HOOK_MS, startLocalStack } from '../support/localstack.ts';
 import { NATIVE_CASES, type Setup } from '../support/native-cases.ts';
 import { createTestDatabase } from '../support/postgres.ts';
-import { freePort } from '../support/server.ts';
 import { SERVICE_CATALOG, SERVICE_SECRETS, startService } from '../support/service.ts';
 import { startUpstream } from '../support/upstream.ts';
 import { eventually } from './support/calls.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
-const hasDocker = spawnSync('docker', ['info'], { stdio: 'ignore', timeout: 10_000 }).status === 0;
 
 /** The container form: HTTP through the Node adapter. */
 async function container(env: Record<string, string> = {}, stop = async () => {}): Promise<Setup> {
@@ -59,23 +58,6 @@ async function onAws(start: () => Promise<AwsServer>): Promise<Setup> {
     RELAY_SQS_QUEUE_URL: QueueUrl!,
   };
   return container(env, () => aws.stop());
-}
-
-async function startLocalStack(): Promise<AwsServer> {
-  const port = await freePort();
-  const name = `relay-test-${randomUUID()}`;
-  const publish = ['-p', `127.0.0.1:${port}:4566`, '-e', 'SERVICES=s3,sqs'];
-  const child = spawn('docker', ['run', '--rm', '--name', name, ...publish, 'localstack/localstack:4'], {
-    stdio: 'ignore',
-  });
-  const endpoint = `http://127.0.0.1:${port}`;
-  const answers = async () => (await fetch(`${endpoint}/_localstack/health`).catch(() => null))?.ok ?? false;
-  await eventually(answers, (up) => up || child.exitCode !== null, 110_000);
-  return {
-    name: 'localstack',
-    endpoint,
-    stop: async () => void (await promisify(execFile)('docker', ['rm', '-f', name])),
-  };
 }
 
 /** The Lambda form: API Gateway events, and an event source that invokes the worker with what is in the queue. */
@@ -136,7 +118,7 @@ const SETUPS: readonly [name: string, here: boolean, open: () => Promise<Setup>]
   ['files and Postgres in the container', true, () => container()],
   ['S3 and SQS (fauxqs) in the container', true, () => onAws(startFaux)],
   ['S3 and SQS (moto_server, when it is on the PATH) in the container', hasMoto(), () => onAws(startMoto)],
-  ['S3 and SQS (LocalStack, when Docker answers) in the container', hasDocker, () => onAws(startLocalStack)],
+  ['S3 and SQS (LocalStack, when Docker answers) in the container', await hasDocker(), () => onAws(startLocalStack)],
   ['Lambda events', true, () => lambda()],
   ['Lambda events to the packaged bundle', true, bundled],
 ];
@@ -146,7 +128,7 @@ for (const [name, here, open] of SETUPS) {
     let setup: Setup;
     beforeAll(async () => {
       setup = await open();
-    });
+    }, LOCALSTACK_HOOK_MS);
     afterAll(() => setup?.close());
     beforeEach(() => {
       setup.upstream.forget();

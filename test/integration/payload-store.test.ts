@@ -8,6 +8,7 @@ import { createFileStore } from '../../lib/store/files.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../lib/store/payloads.ts';
 import { createS3Store } from '../../lib/store/s3.ts';
 import { type AwsServer, createBucket, hasMoto, startFaux, startMoto, TEST_CLIENT } from '../support/aws.ts';
+import { hasDocker, LOCALSTACK_HOOK_MS, startLocalStack } from '../support/localstack.ts';
 
 const MIB = 1024 * 1024;
 const HOUR = 3_600_000;
@@ -45,6 +46,7 @@ const STORES: [string, boolean, () => Promise<Opened>][] = [
   ['files', true, openFiles],
   ['S3 (fauxqs)', true, openS3(startFaux)],
   ['S3 (moto_server, when it is on the PATH)', hasMoto(), openS3(startMoto)],
+  ['S3 (LocalStack, when Docker answers)', await hasDocker(), openS3(startLocalStack)],
 ];
 
 for (const [name, present, open] of STORES) {
@@ -54,7 +56,7 @@ for (const [name, present, open] of STORES) {
     beforeAll(async () => {
       opened = await open();
       store = opened.store;
-    });
+    }, LOCALSTACK_HOOK_MS);
     afterAll(() => opened?.close());
 
     const ref = (kind: PayloadRef['kind'] = 'segment', at = Date.now()): PayloadRef => ({ kind, id: uuidv7(at) });
