@@ -39,6 +39,30 @@ export const LIST_QUERY = z.object({
   after: z.string().refine(isUuid).optional().meta({ rule: 'must be the id of a batch' }),
 });
 
+/** Purposes that OpenAI clients may ask for; files of the last ones do not exist here. */
+const FILE_PURPOSES = [
+  'batch',
+  'batch_output',
+  'assistants',
+  'assistants_output',
+  'evals',
+  'fine-tune',
+  'fine-tune-results',
+  'user_data',
+  'vision',
+] as const;
+
+/** Query of `GET /v1/files`. */
+export const FILES_QUERY = z.object({
+  after: z.string().optional(),
+  limit: whole(1, 10_000).default(10_000),
+  order: z.enum(['asc', 'desc']).default('desc').meta({ rule: 'must be asc or desc' }),
+  purpose: z
+    .enum(FILE_PURPOSES)
+    .optional()
+    .meta({ rule: `must be one of ${FILE_PURPOSES.join(', ')}` }),
+});
+
 /**
  * Reads a query by its contract. Parameters that it does not name are ignored. Throws 400 `invalid_value` with the
  * parameter's name for a value outside of its rule or one given twice, `missing_required_parameter` for an absent one.

@@ -1,0 +1,30 @@
+import type { Db } from '../../store/db.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../store/payloads.ts';
+import { type FileRow, findFile } from '../../store/stored-files.sql.ts';
+import { fileIdOf } from './file-id.ts';
+import { noSuchFile } from './find-file.ts';
+
+export interface ReadContentDeps {
+  db: Db;
+  payloads: Pick<PayloadStore, 'stream'>;
+}
+
+/** The object of a file's bytes. */
+export function objectOf(row: FileRow): PayloadRef {
+  return { kind: row.object_kind, id: row.object_id };
+}
+
+/** `length` bytes of a file from `offset`; throws `not_found` when it was deleted since its row was read. */
+export async function* readContent(
+  { db, payloads }: ReadContentDeps,
+  row: FileRow,
+  offset: number,
+  length: number,
+): AsyncGenerator<Buffer> {
+  try {
+    yield* payloads.stream(objectOf(row), offset, length);
+  } catch (error) {
+    if (error instanceof PayloadNotFound && (await findFile(db, row)) === null) throw noSuchFile(fileIdOf(row.id));
+    throw error;
+  }
+}
