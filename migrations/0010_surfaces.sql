@@ -57,7 +57,7 @@ create table openai_batches (
   constraint openai_batch_errors_iff_failed check ((errors is not null) = (final_status is not distinct from 'failed')),
   constraint openai_batch_failed_never_ran check (final_status is distinct from 'failed' or in_progress_at is null)
 );
-create index openai_batches_by_owner on openai_batches (owner, id desc);
+create index openai_batches_by_owner on openai_batches (owner, created_at desc, id desc);
 -- What waits for its validation.
 create index openai_batches_unvalidated on openai_batches (id) where in_progress_at is null and ended_at is null;
 create index openai_batches_by_object on openai_batches (object_id);

@@ -22,11 +22,16 @@ export async function cancelBatch(deps: CancelDeps, owner: string, surface: stri
   const { instance } = deps;
   const found = await deps.db.transaction((tx) => cancelBatchRow(tx, { id, owner, surface, instance }));
   if (!found) return false;
+  await announceCancel(deps, id);
+  return true;
+}
+
+/** After the commit of a cancel: ends what runs of the batch, here and on the other replicas. */
+export async function announceCancel(deps: Pick<CancelDeps, 'abortHere' | 'queue' | 'log'>, id: string): Promise<void> {
   deps.abortHere(id);
   try {
     await deps.queue.send({ kind: 'cancel', batchId: id });
   } catch (error) {
     deps.log.warn({ err: reasonOf(error), batch: id }, 'other replicas learn of the cancel with their next beat');
   }
-  return true;
 }

@@ -112,7 +112,10 @@ export async function refuseOverPending(
 }
 
 /** Null when the key is ours now, else the row that has it. */
-async function claimKey(tx: Db, claim: { name: IdempotencyName; row: IdempotencyRow }): Promise<IdempotencyRow | null> {
+export async function claimKey(
+  tx: Db,
+  claim: { name: IdempotencyName; row: IdempotencyRow },
+): Promise<IdempotencyRow | null> {
   for (;;) {
     if (await claimIdempotencyKey(tx, claim.name, claim.row)) return null;
     const winner = await findIdempotencyKey(tx, claim.name);

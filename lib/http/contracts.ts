@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { ITEM_STATES } from '../batch/batch.ts';
 import { isUuid } from '../clock.ts';
 import { ApiError } from '../errors.ts';
+import { parseMessageBatchId } from '../surfaces/anthropic/message-batch-id.ts';
 
 /** Idx values fit a Postgres integer. */
 const MAX_IDX = 2_147_483_647;
@@ -62,6 +63,24 @@ export const FILES_QUERY = z.object({
     .optional()
     .meta({ rule: `must be one of ${FILE_PURPOSES.join(', ')}` }),
 });
+
+const messageBatch = () =>
+  z
+    .string()
+    .refine((id) => parseMessageBatchId(id) !== null)
+    .transform((id) => parseMessageBatchId(id)!)
+    .optional()
+    .meta({ rule: 'must be the id of a message batch' });
+
+/** Query of `GET /v1/messages/batches`; the ids become UUIDs. */
+export const MESSAGE_LIST_QUERY = z.object({
+  limit: whole(1, 1000).default(20),
+  after_id: messageBatch(),
+  before_id: messageBatch(),
+});
+
+/** Query of `GET /v1/batches` of OpenAI clients; `after` is looked up. */
+export const OPENAI_LIST_QUERY = z.object({ limit: whole(1, 100).default(20), after: z.string().optional() });
 
 /**
  * Reads a query by its contract. Parameters that it does not name are ignored. Throws 400 `invalid_value` with the

@@ -1,0 +1,48 @@
+import { announceCancel, type CancelDeps } from '../../batch/cancel.ts';
+import { ApiError } from '../../errors.ts';
+import { cancelBatchRow } from '../../store/cancel.sql.ts';
+import { markCancelling, type OpenaiBatchRow } from '../../store/openai-batches.sql.ts';
+import { endCancelled } from '../../store/openai-validation.sql.ts';
+import { parseBatchId } from './batch-id.ts';
+import { noSuchBatch, requireBatch } from './find-batch.ts';
+
+export interface CancelOpenaiDeps extends CancelDeps {
+  /** Writes the files of batches that have no running item; where it is not given the sweep does. */
+  compact?(batchIds: readonly string[]): void;
+}
+
+/**
+ * Cancels a batch and gives it as it is then. One that runs: the core's cancel, in one transaction with the mark; its
+ * finished lines are kept, and it is `cancelled` with its files. One that is being validated never runs: it is
+ * `cancelling` in this answer and `cancelled` when the answer goes out. Idempotent until then. Throws `not_found`, and
+ * `conflict` for a batch that has ended.
+ */
+export async function cancelOpenaiBatch(
+  deps: CancelOpenaiDeps,
+  owner: string,
+  publicId: string,
+): Promise<OpenaiBatchRow> {
+  const id = parseBatchId(publicId);
+  if (id === null) throw noSuchBatch(publicId);
+  const { instance } = deps;
+  const found = await deps.db.transaction(async (tx) => {
+    const marked = await markCancelling(tx, { owner, id });
+    if (marked?.ran && marked.finalStatus === null) {
+      await cancelBatchRow(tx, { id, owner, surface: 'openai', instance });
+    }
+    return marked;
+  });
+  if (found === null) throw noSuchBatch(publicId);
+  const { ran, finalStatus } = found;
+  if (finalStatus !== null) {
+    throw new ApiError('conflict', `Cannot cancel a batch with status '${finalStatus}'.`, {
+      headers: { 'x-should-retry': 'false' },
+    });
+  }
+  const row = await requireBatch(deps.db, owner, publicId);
+  if (ran) {
+    await announceCancel(deps, id);
+    deps.compact?.([id]);
+  } else await endCancelled(deps.db, id);
+  return row;
+}

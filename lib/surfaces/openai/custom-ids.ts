@@ -1,0 +1,28 @@
+import { Buffer } from 'node:buffer';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../store/payloads.ts';
+import { MAX_LINE_BYTES } from './input-check.ts';
+import { lineReader } from './line-reader.ts';
+
+/**
+ * The custom_ids of a batch in the order of its items, each as the JSON string that was sent. They come in groups, a chunk
+ * of the object at a time.
+ */
+export async function* readCustomIds(
+  payloads: Pick<PayloadStore, 'size' | 'stream'>,
+  id: string,
+): AsyncGenerator<Buffer[]> {
+  const ref: PayloadRef = { kind: 'custom_ids', id };
+  const reader = lineReader(MAX_LINE_BYTES);
+  let group: Buffer[] = [];
+  const onLine = (bytes: Buffer | null) => {
+    if (bytes === null) throw new PayloadNotFound('a custom_id that could not have been written');
+    group.push(Buffer.from(bytes));
+  };
+  for await (const chunk of payloads.stream(ref, 0, await payloads.size(ref))) {
+    reader.push(chunk, onLine);
+    yield group;
+    group = [];
+  }
+  reader.end(onLine);
+  yield group;
+}

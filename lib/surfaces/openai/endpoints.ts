@@ -1,0 +1,17 @@
+import type { Shape } from '../../catalog/catalog.ts';
+
+/** What a batch can be for, and the shape its items then have (front-doors section 3). */
+const SHAPES = {
+  '/v1/chat/completions': 'openai',
+  '/v1/responses': 'openai_responses',
+  '/v1/embeddings': 'openai_embeddings',
+} as const satisfies Record<string, Shape>;
+
+export type Endpoint = keyof typeof SHAPES;
+
+export const ENDPOINTS = Object.keys(SHAPES) as Endpoint[];
+
+/** The shape of a batch for this endpoint. */
+export function shapeOf(endpoint: Endpoint): Shape {
+  return SHAPES[endpoint];
+}

@@ -1,0 +1,17 @@
+import { ApiError, cutText } from '../../errors.ts';
+import type { Db } from '../../store/db.ts';
+import { findOpenaiBatch, type OpenaiBatchRow } from '../../store/openai-batches.sql.ts';
+import { parseBatchId } from './batch-id.ts';
+
+/** The owner's batch of a public id; throws `not_found` for another's, an unknown and a malformed one alike. */
+export async function requireBatch(db: Db, owner: string, publicId: string): Promise<OpenaiBatchRow> {
+  const id = parseBatchId(publicId);
+  const row = id === null ? null : await findOpenaiBatch(db, { owner, id });
+  if (row === null) throw noSuchBatch(publicId);
+  return row;
+}
+
+/** The 404 of a batch, as OpenAI words it. `param` is the parameter that named it. */
+export function noSuchBatch(publicId: string, param = 'id'): ApiError {
+  return new ApiError('not_found', `No batch found with id '${cutText(publicId)}'.`, { param });
+}

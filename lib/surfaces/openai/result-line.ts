@@ -1,0 +1,92 @@
+import { Buffer, isUtf8 } from 'node:buffer';
+import type { ItemOutcome } from '../../batch/outcomes.ts';
+import { bomLength, expectEnd, skipSpace, skipValue } from '../../json/scan.ts';
+import { requestId } from '../../usage/query.ts';
+
+/** One line of a result file, in pieces; its last byte is the line end. */
+export interface ResultLine {
+  file: 'output' | 'error';
+  pieces: Buffer[];
+  /** The batch's window closed before this item was done. */
+  expired: boolean;
+}
+
+const LF = 0x0a;
+const CR = 0x0d;
+const SPACE = 0x20;
+const PREFIX = 'batch item: ';
+const EXPIRED = 'batch item: expired';
+/** The text of an item that an upstream refused (behaviour section 7); it outlives the usage event, which has the status too. */
+const REFUSED = /^batch item: upstream status (\d{3})$/;
+const TAIL = Buffer.from('},"error":null}\n');
+
+/**
+ * The line of an item (front-doors section 3): `customId` is the JSON string as it was sent. A completed item goes to the
+ * output file, any other to the error file: with the answer of an upstream that refused it, else with the reason why there
+ * is none. An answer of a 2xx status that is no response has a code of ours and not its status, which would read as success.
+ */
+export function resultLine(batchId: string, customId: Buffer, outcome: ItemOutcome): ResultLine {
+  const { idx, state, status, error } = outcome;
+  const id = `batch_req_${batchId.replaceAll('-', '')}${idx.toString(16).padStart(8, '0')}`;
+  const head = [Buffer.from(`{"id":"${id}","custom_id":`), customId];
+  const answered = (statusCode: number) =>
+    Buffer.from(
+      `,"response":{"status_code":${statusCode},"request_id":${JSON.stringify(requestId(batchId, idx))},"body":`,
+    );
+  const expired = error === EXPIRED;
+  if (state === 'completed') {
+    return { file: 'output', pieces: [...head, answered(status ?? 200), oneLine(outcome.body!), TAIL], expired };
+  }
+  const refused = REFUSED.exec(error ?? '');
+  if (refused) {
+    return { file: 'error', pieces: [...head, answered(Number(refused[1])), errorBody(outcome), TAIL], expired };
+  }
+  const reason = escaped(JSON.stringify(reasonOf(outcome)));
+  return { file: 'error', pieces: [...head, Buffer.from(`,"response":null,"error":${reason}}\n`)], expired };
+}
+
+/**
+ * A JSON document as one line: its own bytes, but for line ends, which can only be white space there (a string has them
+ * escaped), and a byte order mark before it.
+ */
+function oneLine(json: Buffer): Buffer {
+  const bytes = json.subarray(bomLength(json));
+  if (bytes.indexOf(LF) < 0 && bytes.indexOf(CR) < 0) return bytes;
+  const line = Buffer.from(bytes);
+  for (let at = 0; at < line.length; at++) if (line[at] === LF || line[at] === CR) line[at] = SPACE;
+  return line;
+}
+
+/** JSON as it came; anything else as the text of an error; our own text where nothing was kept. */
+function errorBody({ body, error }: ItemOutcome): Buffer {
+  if (body !== null && isJson(body)) return oneLine(body);
+  const text = body === null || body.length === 0 ? withoutPrefix(error) : body.toString('utf8');
+  return Buffer.from(escaped(JSON.stringify({ error: { message: text } })));
+}
+
+function isJson(body: Buffer): boolean {
+  return isUtf8(body) && expectEnd(body, skipValue(body, skipSpace(body, bomLength(body)))) >= 0;
+}
+
+function reasonOf({ state, errorKind, error }: ItemOutcome): { code: string; message: string } {
+  if (state === 'cancelled') {
+    return { code: 'batch_cancelled', message: 'This request was not executed because the batch was cancelled.' };
+  }
+  if (error === EXPIRED) {
+    const message = 'This request could not be executed before the completion window expired.';
+    return { code: 'batch_expired', message };
+  }
+  return {
+    code: errorKind === 'timeout' ? 'request_timeout' : (errorKind ?? 'internal'),
+    message: withoutPrefix(error),
+  };
+}
+
+function withoutPrefix(error: string | null): string {
+  return error?.startsWith(PREFIX) ? error.slice(PREFIX.length) : (error ?? '');
+}
+
+/** U+2028 and U+2029 end a line for some readers of JSONL; in text that we write ourselves they are escaped. */
+function escaped(json: string): string {
+  return json.replaceAll('\u2028', '\\u2028').replaceAll('\u2029', '\\u2029');
+}
