@@ -2,7 +2,8 @@ import { type CreateUploadDeps, createUpload } from '../lib/batch/create-upload.
 import { ApiError } from '../lib/errors.ts';
 import { bodyTooLarge } from '../lib/http/body.ts';
 import { refuseEncodedBody } from '../lib/http/contracts.ts';
-import { type ApiEvent, type ApiHandler, bodyOf } from '../lib/http/event.ts';
+import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
+import { originOf } from '../lib/http/origin.ts';
 import { json } from '../lib/http/render.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
@@ -22,7 +23,7 @@ export function upload(app: UploadApp): ApiHandler {
     refuseEncodedBody(event.headers);
     const bytes = bytesOf(bodyOf(event));
     if (bytes > app.maxRequestBytes) throw bodyTooLarge(`${bytes} bytes`, app.maxRequestBytes);
-    const origin = () => app.publicUrl?.replace(/\/+$/, '') ?? originOf(event);
+    const origin = () => originOf(event, app.publicUrl);
     const { id, url, expiresAt } = await createUpload(app, { owner, bytes, origin });
     return json(201, { upload_url: url, upload_id: id, expires_at: expiresAt.toISOString() });
   };
@@ -44,12 +45,4 @@ function bytesOf(body: Buffer): number {
   if (bytes === undefined) throw new ApiError('missing_required_parameter', 'bytes is required', { param: 'bytes' });
   if (typeof bytes === 'number' && Number.isSafeInteger(bytes) && bytes > 0) return bytes;
   throw new ApiError('invalid_value', 'bytes must be a whole number from 1', { param: 'bytes' });
-}
-
-/** What the caller itself asked: it can only mislead its own upload. */
-function originOf(event: ApiEvent): string {
-  const scheme = event.headers['x-forwarded-proto'] === 'https' ? 'https' : 'http';
-  const host = event.requestContext.domainName;
-  if (!host) throw new ApiError('invalid_value', 'Host is required', { param: 'Host' });
-  return `${scheme}://${host}`;
 }

@@ -1,0 +1,34 @@
+import { ApiError } from '../lib/errors.ts';
+import { type ApiEvent, type ApiResult, pathParameter } from '../lib/http/event.ts';
+import { originOf } from '../lib/http/origin.ts';
+import { json } from '../lib/http/render.ts';
+import type { MessageBatchKey, MessageBatchRow } from '../lib/store/anthropic-batches.sql.ts';
+import type { Db } from '../lib/store/db.ts';
+import { messageBatch } from '../lib/surfaces/anthropic/message-batch.ts';
+import { parseMessageBatchId } from '../lib/surfaces/anthropic/message-batch-id.ts';
+import type { GateDeps } from './middleware.ts';
+
+/** What every route of message batches needs of the application. */
+export interface AnthropicApp extends GateDeps {
+  db: Db;
+  /** How callers reach the inference port; null takes the host that they asked. */
+  publicUrl: string | null;
+}
+
+/** The batch that `{id}` names; what is no id is as unknown as one that nobody has. */
+export function messageBatchKey(event: ApiEvent, owner: string): MessageBatchKey {
+  const id = parseMessageBatchId(pathParameter(event, 'id'));
+  if (id === null) throw new ApiError('not_found');
+  return { id, owner };
+}
+
+/** A batch as the answer. */
+export function messageBatchAnswer(
+  app: Pick<AnthropicApp, 'publicUrl'>,
+  event: ApiEvent,
+  row: MessageBatchRow,
+  headers: Record<string, string> = {},
+): ApiResult {
+  const batch = messageBatch(row, () => originOf(event, app.publicUrl));
+  return { ...json(200, batch, headers), batchId: row.id };
+}

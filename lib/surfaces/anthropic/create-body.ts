@@ -1,0 +1,154 @@
+import type { Buffer } from 'node:buffer';
+import { createHash } from 'node:crypto';
+import { crc32 } from 'node:zlib';
+import { ApiError } from '../../errors.ts';
+import { type Spans, spanList } from '../../json/spans.ts';
+import { elementScanner, type StreamFault } from '../../json/stream-elements.ts';
+import { requestReader } from './request-element.ts';
+
+/** Limits of a create (front-doors section 4). */
+export interface CreateLimits {
+  maxRequests: number;
+  maxBytes: number;
+  /** Of one request: so much is in memory at most. */
+  maxRequestBytes: number;
+}
+
+/** 256 MB are taken as 256 MiB, and one request may be as large as the API's own body. */
+export const CREATE_LIMITS: CreateLimits = {
+  maxRequests: 100_000,
+  maxBytes: 256 * 1024 * 1024,
+  maxRequestBytes: 32 * 1024 * 1024,
+};
+
+/** What a create's body came to. */
+export type CreateBody =
+  | {
+      kind: 'requests';
+      /** Where the value of each `params` stands: those are the bytes that are sent upstream. */
+      items: Spans;
+      /** CRC32 of each of them. */
+      crcs: Uint32Array;
+      /** In the order of the requests. */
+      customIds: readonly string[];
+      sha256: Buffer;
+    }
+  | { kind: 'upload'; uploadId: string; sha256: Buffer };
+
+/** Reads one body in pieces; every method throws the ApiError that refuses the create. */
+export interface CreateBodyReader {
+  push(chunk: Buffer): void;
+  end(): CreateBody;
+}
+
+const MAX_UPLOAD_ID_BYTES = 1024;
+
+/**
+ * Reads `{"requests":[{"custom_id","params"}]}`, or `{"upload_id"}` in its place, with one request in memory at a time.
+ * The first violation refuses the create: 400 with `requests.<n>.custom_id: ...` (n from 0), 413 for too many or too
+ * much. Other members are checked for JSON and ignored. `requests` given twice is refused: what JSON.parse would keep
+ * is known only when the first ones have been written already.
+ */
+export function createBodyReader(limits: CreateLimits): CreateBodyReader {
+  const sha256 = createHash('sha256');
+  const request = requestReader();
+  const spans = spanList();
+  const crcs: number[] = [];
+  const seen = new Map<string, number>();
+  let bytesRead = 0;
+  let sent = 0;
+  let begun = false;
+  let uploadId: string | null = null;
+
+  const scanner = elementScanner(
+    {
+      array: 'requests',
+      members: ['upload_id'],
+      maxValueBytes: limits.maxRequestBytes,
+      measure: request.measure,
+    },
+    {
+      begin(isArray) {
+        if (begun) throw invalid('requests: given twice');
+        if (!isArray) throw invalid('requests: Input should be a valid array');
+        begun = true;
+      },
+      element(bytes, start, _end, offset) {
+        if (sent++ >= limits.maxRequests) return; // only counted: the error says how many there were
+        const n = sent - 1;
+        const element = request.read();
+        if (!element.ok) throw invalid(`requests.${n}${element.at}: ${element.fault}`);
+        const { customId, params } = element;
+        const earlier = seen.get(customId);
+        if (earlier !== undefined) {
+          throw invalid(`requests.${n}.custom_id: '${customId}' is that of requests.${earlier}.custom_id, too`);
+        }
+        seen.set(customId, n);
+        const from = offset + params.start - start;
+        spans.push(from, from + params.end - params.start);
+        crcs.push(crc32(bytes.subarray(params.start, params.end)));
+      },
+      member(_name, bytes, start, end) {
+        uploadId = uploadIdOf(bytes, start, end);
+      },
+    },
+  );
+
+  const refuse = (fault: StreamFault): never => {
+    if (fault.kind === 'not_utf8') throw new ApiError('invalid_json', 'request body is not valid UTF-8');
+    if (fault.kind === 'not_object') throw invalid('request body must be a JSON object');
+    if (fault.kind === 'too_long') {
+      const what = fault.element ? `requests.${sent}` : `the value at offset ${fault.offset}`;
+      throw invalid(`${what}: longer than ${limits.maxRequestBytes} bytes, the limit of one request`);
+    }
+    const what = fault.atEnd ? 'end' : 'byte';
+    throw new ApiError('invalid_json', `request body is not valid JSON: unexpected ${what} at offset ${fault.offset}`);
+  };
+
+  return {
+    push(chunk) {
+      bytesRead += chunk.length;
+      if (bytesRead > limits.maxBytes) throw tooLarge(`more than ${limits.maxBytes} bytes`, limits);
+      sha256.update(chunk);
+      const fault = scanner.push(chunk);
+      if (fault !== null) refuse(fault);
+    },
+    end() {
+      const fault = scanner.end();
+      if (fault !== null) refuse(fault);
+      if (uploadId !== null) {
+        if (begun) throw invalid('upload_id: cannot stand beside requests');
+        return { kind: 'upload', uploadId, sha256: sha256.digest() };
+      }
+      if (!begun) throw new ApiError('missing_required_parameter', 'requests: Field required', { param: 'requests' });
+      if (sent === 0) throw invalid('requests: should have at least 1 request, not 0');
+      if (sent > limits.maxRequests) {
+        const message = `requests: too many requests: ${sent} sent, the limit is ${limits.maxRequests}`;
+        throw new ApiError('too_many_items', message, { param: 'requests', status: 413 });
+      }
+      return {
+        kind: 'requests',
+        items: spans.take(),
+        crcs: Uint32Array.from(crcs),
+        customIds: [...seen.keys()],
+        sha256: sha256.digest(),
+      };
+    },
+  };
+}
+
+/** The 413 of a body over the limit; `sent` says how large it is, as far as that is known. */
+export function tooLarge(sent: string, { maxBytes }: Pick<CreateLimits, 'maxBytes'>): ApiError {
+  const message = `request body too large: ${sent} sent, the limit is ${maxBytes} bytes`;
+  return new ApiError('body_too_large', message, { status: 413 });
+}
+
+function uploadIdOf(bytes: Buffer, start: number, end: number): string | null {
+  const value: unknown = end - start > MAX_UPLOAD_ID_BYTES ? 0 : JSON.parse(bytes.toString('utf8', start, end));
+  if (value === null || typeof value === 'string') return value;
+  throw invalid('upload_id: Input should be a valid string');
+}
+
+function invalid(message: string): ApiError {
+  return new ApiError('invalid_value', message, { param: /^[a-z0-9_.]+(?=: )/.exec(message)?.[0] ?? 'requests' });
+}

@@ -1,0 +1,36 @@
+import { uuidv7Time } from '../../clock.ts';
+import {
+  type ListPlace,
+  listNewerMessageBatches,
+  listOlderMessageBatches,
+  type MessageBatchRow,
+} from '../../store/anthropic-batches.sql.ts';
+import type { Db } from '../../store/db.ts';
+
+/** A page, newest first; `hasMore` says whether there are more in the direction asked for. */
+export interface MessageBatchPage {
+  rows: MessageBatchRow[];
+  hasMore: boolean;
+}
+
+/**
+ * A page of an owner's batches: the newest ones, those after (older than) `after`, or the nearest ones before (newer
+ * than) `before`. The batch that a cursor names need not exist any more.
+ */
+export async function listMessageBatches(
+  deps: { db: Db },
+  page: { owner: string; after: string | null; before: string | null; limit: number },
+): Promise<MessageBatchPage> {
+  const { owner, after, before, limit } = page;
+  const oneMore = limit + 1;
+  const found =
+    before === null
+      ? await listOlderMessageBatches(deps.db, { owner, after: after === null ? null : placeOf(after), limit: oneMore })
+      : await listNewerMessageBatches(deps.db, { owner, before: placeOf(before), limit: oneMore });
+  const rows = found.slice(0, limit);
+  return { rows: before === null ? rows : rows.reverse(), hasMore: found.length > limit };
+}
+
+function placeOf(id: string): ListPlace {
+  return { id, createdAt: new Date(uuidv7Time(id)) };
+}

@@ -1,0 +1,53 @@
+import { type Clock, uuidv7 } from '../../clock.ts';
+import type { PayloadRef, PayloadStore } from '../../store/payloads.ts';
+import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
+
+export interface ReceiveDeps {
+  payloads: Pick<PayloadStore, 'writeStream'>;
+  clock: Clock;
+}
+
+/** Requests that were checked, in an object of the store; or a body that names an upload, of which nothing is kept. */
+export type ReceivedRequests =
+  | (Extract<CreateBody, { kind: 'requests' }> & { input: PayloadRef })
+  | Extract<CreateBody, { kind: 'upload' }>;
+
+/** Ends a write whose bytes are not wanted. */
+class NamesUpload extends Error {
+  readonly body: Extract<CreateBody, { kind: 'upload' }>;
+  constructor(body: Extract<CreateBody, { kind: 'upload' }>) {
+    super('the body names an upload');
+    this.body = body;
+  }
+}
+
+/**
+ * Checks a create's body on its way into the store, as one object: the items' spans point into it. What is refused, at
+ * the last byte even, ends the write, so that no object comes about. Throws as `createBodyReader` does, what the source
+ * throws, and the store's errors.
+ */
+export async function receiveRequests(
+  deps: ReceiveDeps,
+  source: AsyncIterable<Uint8Array>,
+  limits: CreateLimits,
+): Promise<ReceivedRequests> {
+  const input: PayloadRef = { kind: 'input', id: uuidv7(deps.clock.now()) };
+  const reader = createBodyReader(limits);
+  let body = null as CreateBody | null;
+  async function* checked(): AsyncGenerator<Uint8Array> {
+    for await (const chunk of source) {
+      reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
+      yield chunk;
+    }
+    body = reader.end();
+    if (body.kind === 'upload') throw new NamesUpload(body);
+  }
+  try {
+    await deps.payloads.writeStream(input, checked());
+  } catch (error) {
+    if (error instanceof NamesUpload) return error.body;
+    throw error;
+  }
+  if (body?.kind !== 'requests') throw new Error('the store has not read the body to its end');
+  return { ...body, input };
+}

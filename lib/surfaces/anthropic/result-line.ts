@@ -1,0 +1,70 @@
+import type { ItemOutcome } from '../../batch/outcomes.ts';
+import { type ItemError, itemError } from './item-error.ts';
+
+const LF = 0x0a;
+const CR = 0x0d;
+const SPACE = 0x20;
+
+const CUSTOM_ID = Buffer.from('{"custom_id":');
+const SUCCEEDED = Buffer.from(',"result":{"type":"succeeded","message":');
+const SUCCEEDED_END = Buffer.from('}}\n');
+const CANCELED = Buffer.from(',"result":{"type":"canceled"}}\n');
+const EXPIRED = Buffer.from(',"result":{"type":"expired"}}\n');
+const ERRORED = Buffer.from(',"result":{"type":"errored","error":{"type":"error","error":{"type":"');
+const MESSAGE = Buffer.from('","message":');
+const REQUEST_ID = Buffer.from('},"request_id":');
+const ERRORED_END = Buffer.from('}}}\n');
+
+/** What becomes of a request at its end, in the words of this API. */
+export type ResultType = 'succeeded' | 'errored' | 'canceled' | 'expired';
+
+/** The text of items whose window closed before they had an answer (lib/store/sweep.sql.ts). */
+const EXPIRED_TEXT = 'batch item: expired';
+
+/** How an outcome is told. Throws for an item that is not final, or completed without an answer. */
+export function resultType({ idx, state, error, body }: ItemOutcome): ResultType {
+  if (state === 'completed' && body !== null) return 'succeeded';
+  if (state === 'cancelled') return 'canceled';
+  if (state === 'discarded') return error === EXPIRED_TEXT ? 'expired' : 'errored';
+  throw new Error(`item ${idx} is ${state} without an answer`);
+}
+
+/**
+ * One line of the results, in pieces, its LF included. `customId` is the JSON string; the upstream's answer is put in
+ * unchanged, but for line ends between its tokens (see `onOneLine`). `requestId` is for an error whose upstream named
+ * none.
+ */
+export function resultLine(
+  customId: Uint8Array,
+  outcome: ItemOutcome,
+  type: ResultType,
+  requestId: string,
+): Uint8Array[] {
+  if (type === 'succeeded') return [CUSTOM_ID, customId, SUCCEEDED, onOneLine(outcome.body!), SUCCEEDED_END];
+  if (type === 'canceled') return [CUSTOM_ID, customId, CANCELED];
+  if (type === 'expired') return [CUSTOM_ID, customId, EXPIRED];
+  const error: ItemError = itemError(outcome);
+  return [
+    CUSTOM_ID,
+    customId,
+    ERRORED,
+    Buffer.from(error.type),
+    MESSAGE,
+    error.message,
+    REQUEST_ID,
+    error.requestId ?? Buffer.from(JSON.stringify(requestId)),
+    ERRORED_END,
+  ];
+}
+
+/**
+ * JSON whose line ends are spaces: a line of JSONL has none of its own. It is the one thing that is ever changed in an
+ * answer, and changes nothing of what it means: within strings JSON allows no raw LF or CR, so each is white space
+ * between tokens. An answer without any, which is nearly every one, is given as it is.
+ */
+export function onOneLine(json: Buffer): Buffer {
+  if (!json.includes(LF) && !json.includes(CR)) return json;
+  const line = Buffer.from(json);
+  for (let at = 0; at < line.length; at++) if (line[at] === LF || line[at] === CR) line[at] = SPACE;
+  return line;
+}

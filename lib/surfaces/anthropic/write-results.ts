@@ -1,0 +1,60 @@
+import type { CompactDeps, Finished, ResultsWriter } from '../../batch/compact.ts';
+import { batchOutcomes } from '../../batch/outcomes.ts';
+import { uuidv7 } from '../../clock.ts';
+import { findCustomIds, freezeMessageCounts } from '../../store/anthropic-batches.sql.ts';
+import type { PayloadRef } from '../../store/payloads.ts';
+import { setResults } from '../../store/sweep.sql.ts';
+import { type ResultType, resultLine, resultType } from './result-line.ts';
+
+const LF = 0x0a;
+
+/**
+ * Writes the results of an ended batch as JSONL, one line a request in the order of the requests, and ends it: the results
+ * and the counts by type in one guarded transaction. A batch that was deleted or ended meanwhile wins, and the object is
+ * deleted again. Throws when an answer or a custom id cannot be read.
+ */
+export const writeMessageResults: ResultsWriter = async (deps, batch) => {
+  const result: PayloadRef = { kind: 'result', id: uuidv7(deps.clock.now()) };
+  const counts: Record<ResultType, number> = { succeeded: 0, errored: 0, canceled: 0, expired: 0 };
+  await deps.payloads.writeStream(result, lines(deps, batch, counts));
+  const { succeeded, errored, canceled, expired } = counts;
+  const switched = await deps.db.transaction(async (tx) => {
+    if (!(await setResults(tx, batch.id, result.id))) return false;
+    const frozen = { completed: succeeded, discarded: errored + expired, cancelled: canceled, expired };
+    await freezeMessageCounts(tx, { id: batch.id, resultsId: result.id }, frozen);
+    return true;
+  });
+  if (!switched) await deps.payloads.delete([result]);
+  return switched;
+};
+
+/** A group of answers at a time (4 MiB, or one larger answer), as one chunk. */
+async function* lines(
+  deps: CompactDeps,
+  { id, totalItems }: Finished,
+  counts: Record<ResultType, number>,
+): AsyncGenerator<Buffer> {
+  const customIds = await readCustomIds(deps, id);
+  const hex = id.replaceAll('-', '');
+  let at = 0;
+  for await (const outcomes of batchOutcomes(deps, id, totalItems)) {
+    const pieces: Uint8Array[] = [];
+    for (const outcome of outcomes) {
+      const end = customIds.indexOf(LF, at);
+      if (end < 0) throw new Error(`the custom ids end before item ${outcome.idx}`);
+      const type = resultType(outcome);
+      counts[type]++;
+      pieces.push(...resultLine(customIds.subarray(at, end), outcome, type, `req_${hex}_${outcome.idx}`));
+      at = end + 1;
+    }
+    yield Buffer.concat(pieces);
+  }
+}
+
+/** All of them: 100,000 take 7 MB at most. */
+async function readCustomIds({ db, payloads }: CompactDeps, batchId: string): Promise<Buffer> {
+  const id = await findCustomIds(db, batchId);
+  if (id === null) throw new Error('batch is gone or has no custom ids');
+  const ref: PayloadRef = { kind: 'custom_ids', id };
+  return payloads.read(ref, 0, await payloads.size(ref));
+}
