@@ -23,7 +23,7 @@ export function utf8Check(): Utf8Check {
         const joined = Buffer.concat([cut, chunk.subarray(0, missing)]);
         if (chunk.length < missing) {
           cut = joined;
-          return true;
+          return chunk.every(goesOn);
         }
         if (!isUtf8(joined)) return false;
         from = missing;
@@ -39,14 +39,19 @@ export function utf8Check(): Utf8Check {
 
 /** Bytes of the character that starts with this one; 1 also for what starts none, which then fails where it stands. */
 function lengthOf(first: number): number {
-  return first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+  if (first < 0xc2 || first > 0xf4) return 1;
+  return first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+}
+
+function goesOn(byte: number): boolean {
+  return (byte & 0xc0) === 0x80;
 }
 
 /** Where the last character begins if it is cut, else the end. */
 function lastWhole(chunk: Uint8Array, from: number): number {
   for (let at = chunk.length - 1; at >= from && at > chunk.length - LONGEST; at--) {
     const byte = chunk[at]!;
-    if ((byte & 0xc0) === 0x80) continue;
+    if (goesOn(byte)) continue;
     return at + lengthOf(byte) > chunk.length ? at : chunk.length;
   }
   return chunk.length;
