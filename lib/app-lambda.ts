@@ -1,37 +1,21 @@
 import { fileURLToPath } from 'node:url';
-import { type Env, openPayloads, openQueue } from './app-clients.ts';
+import type { Env } from './app-clients.ts';
+import { createParts, type SharedApp } from './app-parts.ts';
 import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
-import { checkSigningKeys } from './auth/signing-keys.ts';
-import { createTokenVerifier } from './auth/verify-token.ts';
-import { createCompactor } from './batch/compact.ts';
-import type { Catalog } from './catalog/catalog.ts';
-import { loadCatalog } from './catalog/load.ts';
-import { checkMasterKey } from './catalog/rekey.ts';
-import { createSecretBox, parseMasterKey } from './catalog/secrets.ts';
-import { createSnapshot } from './catalog/snapshot.ts';
-import { type Clock, systemClock, uuidv7 } from './clock.ts';
+import { systemClock, uuidv7 } from './clock.ts';
 import type { Config } from './config.ts';
 import { ConfigError, reasonOf } from './errors.ts';
-import { createKeyPool } from './keypool/pool.ts';
-import { purgeLimits } from './limits/purge.ts';
 import type { Log } from './log.ts';
 import type { Wake, WakeQueue } from './queue/queue.ts';
 import type { NotReady } from './ready.ts';
 import { createDb } from './store/db.ts';
 import { expectedVersion, isSchemaCurrent } from './store/migrate.ts';
-import type { PayloadStore } from './store/payloads.ts';
 import { createRenewingDb, type RenewingDatabase } from './store/renewing-db.ts';
-import { createStoreCheck } from './store/shared.ts';
-import { purgeExpiredTokens } from './store/tokens.sql.ts';
 import { readDemand, readVersionAndTime } from './store/wakeups.sql.ts';
-import { createUpstreamClient } from './upstream/client.ts';
-import { type BatchUsage, batchUsage } from './usage/batch.ts';
 import { type InvocationHooks, runInvocation } from './worker/invocation.ts';
 import { takeBackFormer } from './worker/rescue.ts';
-import { createSweeper } from './worker/sweep.ts';
-import { createWorker, type Worker } from './worker/worker.ts';
+import type { Worker } from './worker/worker.ts';
 
-const USER_AGENT = 'relay-batch/0.1';
 /** A bundle has the migrations beside its folder, as this file does: only their names are read, never their SQL. */
 const MIGRATIONS = fileURLToPath(new URL('../migrations', import.meta.url));
 /** A connection unused for so long may have been dropped while the process was frozen. */
@@ -46,25 +30,15 @@ const RETRY_SECONDS = 60;
 const COMPACT_MS = 60_000;
 
 /** What the handlers are made of on Lambda: everything that can live between two invocations, and no timer. */
-export interface LambdaApp {
-  config: Config;
-  log: Log;
-  clock: Clock;
+export interface LambdaApp extends SharedApp {
   db: RenewingDatabase;
-  payloads: PayloadStore;
   queue: WakeQueue;
-  maxItems: number;
-  maxRequestBytes: number;
-  maxPendingItemsPerOwner: number;
-  publicUrl: string | null;
   /** An answer is one value of at most 6 MB. */
   streaming: false;
   instance: string;
-  catalog(): Catalog;
   notReady(): NotReady | null;
   authenticate(headers: Headers): Promise<Caller>;
   abortHere(batchId: string): void;
-  batchUsage(batchId: string): Promise<BatchUsage>;
   /** To be called before each invocation: looks whether the service is ready, and what has changed. Never rejects. */
   prepare(): Promise<void>;
   /** Works until there is nothing to do or the time runs out; rejects when the database is away. */
@@ -86,7 +60,6 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
   const clock = systemClock;
   // The log stream is the container's own: its next invocation takes back at once what a killed one left.
   const instance = config.instanceId ?? (env.AWS_LAMBDA_LOG_STREAM_NAME || uuidv7());
-  const secretBox = config.masterKey === null ? null : createSecretBox(parseMasterKey(config.masterKey));
   const open = () =>
     createDb({
       dsn: pgDsn,
@@ -97,15 +70,9 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
       idleMs: 0,
     });
   const db = createRenewingDb(open, clock.now, MAX_IDLE_MS);
-  const payloads = await openPayloads(config, env);
-  const queue = await openQueue(config, env, db);
-  const pool = createKeyPool({ db, log, clock, probeLeaseMs: config.itemTimeoutMs });
-  const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
-  const tokens = createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic });
-  const compactor = createCompactor({ db, payloads, clock, log });
-  const checkStore = createStoreCheck(db, payloads);
+  const parts = await createParts({ config, env, log, db, masterKey: config.masterKey });
+  const { wakes: queue, pool, snapshot, tokens, compactor } = parts;
   const schema = await expectedVersion(MIGRATIONS);
-  const rescue = { db, log, instance, onWorkerLoss: config.onWorkerLoss };
 
   let started = false;
   let notReady: NotReady | null = { code: 'not_ready', reason: 'starting' };
@@ -116,10 +83,9 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     if (!(await isSchemaCurrent(db, schema))) {
       return { code: 'schema_outdated', reason: 'database schema is outdated: run relay-batch migrate' };
     }
-    const store = await checkStore();
+    const store = await parts.checkStore();
     if (store !== null) return { code: 'not_ready', reason: store };
-    await checkMasterKey(db, secretBox);
-    await checkSigningKeys(db, secretBox);
+    await parts.checkSecrets();
     started = true;
     return null;
   };
@@ -161,31 +127,22 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     await prepared();
     await pool.ensureFresh();
     // Its own in each invocation: connections that were frozen look alive, and their end would open a key's breaker.
-    const client = createUpstreamClient({ connections: Math.max(1, config.concurrency), userAgent: USER_AGENT, clock });
+    const client = parts.createClient();
     const finished: string[] = [];
     let handled = 0;
     const count = (n: number) => {
       handled += n;
     };
     const startWorker = (hooks: InvocationHooks): Worker =>
-      createWorker({
-        db,
-        store: payloads,
+      parts.createWorker({
+        ...hooks,
         client,
-        pool,
-        clock,
-        log,
         instance,
         concurrency: Math.max(1, config.concurrency),
-        flushMs: config.flushMs,
-        itemTimeoutMs: config.itemTimeoutMs,
-        onWorkerLoss: config.onWorkerLoss,
-        ...hooks,
-        catalog: () => snapshot.current(),
-        refreshCatalog: (version) => snapshot.refreshIfNewer(version),
         onFinished: (ids) => void finished.push(...ids),
         onBeat() {},
-        onFirstLease: async (workerId) => void finished.push(...(await takeBackFormer(rescue, workerId)).finished),
+        onFirstLease: async (workerId) =>
+          void finished.push(...(await takeBackFormer(parts.rescue(instance), workerId)).finished),
         observe: { claim() {}, flush() {}, final: (_, n) => count(n), released: count, upstream() {} },
       });
     try {
@@ -200,23 +157,14 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
   };
 
   return {
-    config,
-    log,
-    clock,
+    ...parts.app,
     db,
-    payloads,
     queue,
-    maxItems: config.maxItems,
-    maxRequestBytes: config.maxRequestBytes,
-    maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
-    publicUrl: config.publicUrl,
     streaming: false,
     instance,
-    catalog: () => snapshot.current(),
     notReady: () => notReady,
     authenticate: (headers) => authenticate(headers, snapshot.current(), { nowMs: clock.now() + offsetMs, tokens }),
     abortHere() {}, // running items are other containers': they hear of a cancel with their next beat
-    batchUsage: (batchId) => batchUsage(db, batchId),
     prepare,
     wake: (wake, remainingMs) => (wake.kind === 'work' ? work(remainingMs) : Promise.resolve()),
     failed: (receiptHandle) =>
@@ -226,31 +174,20 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     async sweep({ housekeep }) {
       await prepared();
       const selfId = uuidv7();
-      const sweeper = createSweeper({
-        db,
-        store: payloads,
-        clock,
-        log,
-        rescue,
-        retentionDays: config.retentionDays,
-        usageRetentionDays: config.usageRetentionDays,
-        selfId: () => selfId,
-        mayRescue: () => true,
-        compact: (ids) => compactor.compact(ids),
-        validate: async () => {},
-        wake() {},
-        purge: async () => {
-          await purgeLimits(db);
-          await purgeExpiredTokens(db);
-        },
-      });
+      const sweeper = parts.createSweeper({ instance, selfId: () => selfId, mayRescue: () => true, wake() {} });
       const none = { alive: true, catalogVersion: 0, nowMs: 0, cancelled: [], workDue: false };
       try {
         await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false, validationDue: true });
         // Before the slow part: a compaction that outlives this invocation must not cost the wake-ups.
         const { due, workers } = await readDemand(db, MAX_WORKERS);
         if (due > workers) await sendWakes(due - workers);
-        await sweeper.onBeat({ ...none, rescueDue: false, expiryDue: false, compactionDue: true, validationDue: false });
+        await sweeper.onBeat({
+          ...none,
+          rescueDue: false,
+          expiryDue: false,
+          compactionDue: true,
+          validationDue: false,
+        });
         if (housekeep) await sweeper.housekeep();
       } finally {
         await sweeper.stop();
@@ -258,7 +195,7 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     },
     async close() {
       queue.close();
-      await payloads.close();
+      await parts.app.payloads.close();
       await db.close();
     },
   };

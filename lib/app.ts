@@ -1,48 +1,34 @@
 import { once } from 'node:events';
 import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
-import { awsOf, openPayloads, openQueue } from './app-clients.ts';
+import { awsOf } from './app-clients.ts';
 import { applyAtStart, settle } from './app-home.ts';
+import { createParts, type SharedApp } from './app-parts.ts';
 import { authenticate, type Caller, type Headers } from './auth/authenticate.ts';
-import { checkSigningKeys } from './auth/signing-keys.ts';
-import { createTokenVerifier } from './auth/verify-token.ts';
-import { createCompactor } from './batch/compact.ts';
-import type { Catalog } from './catalog/catalog.ts';
-import { loadCatalog } from './catalog/load.ts';
-import { checkMasterKey } from './catalog/rekey.ts';
-import { createSecretBox, parseMasterKey, type SecretBox } from './catalog/secrets.ts';
-import { createSnapshot, type Snapshot } from './catalog/snapshot.ts';
-import { type Clock, sleep, systemClock, uuidv7 } from './clock.ts';
+import type { SecretBox } from './catalog/secrets.ts';
+import type { Snapshot } from './catalog/snapshot.ts';
+import { sleep, uuidv7 } from './clock.ts';
 import type { Config } from './config.ts';
-import { createKeyPool, type KeyPool } from './keypool/pool.ts';
-import { purgeLimits } from './limits/purge.ts';
+import type { KeyPool } from './keypool/pool.ts';
 import type { Log } from './log.ts';
-import { createMetrics, type Metrics } from './metrics.ts';
+import { createMetrics, type Metrics, observeWorker } from './metrics.ts';
 import { createListener } from './queue/postgres.ts';
 import type { Wake, WakeQueue } from './queue/queue.ts';
 import { createReadiness, type NotReady, type Step } from './ready.ts';
-import { createDb, type Database } from './store/db.ts';
+import { createDb } from './store/db.ts';
 import { type InstanceLock, lockInstance } from './store/instance-lock.ts';
 import { migrate } from './store/migrate.ts';
-import type { PayloadStore } from './store/payloads.ts';
-import { createStoreCheck } from './store/shared.ts';
-import { purgeExpiredTokens } from './store/tokens.sql.ts';
-import { createUpstreamClient } from './upstream/client.ts';
-import { type BatchUsage, batchUsage } from './usage/batch.ts';
-import { type RescueDeps, takeBackFormer } from './worker/rescue.ts';
-import { createSweeper, type Sweeper } from './worker/sweep.ts';
-import { createWorker, type Worker } from './worker/worker.ts';
+import { takeBackFormer } from './worker/rescue.ts';
+import type { Sweeper } from './worker/sweep.ts';
+import type { Worker } from './worker/worker.ts';
 
-const USER_AGENT = 'relay-batch/0.1';
 /** How often a ready replica looks whether the payload store is still the shared one. */
 const STORE_CHECK_MS = 10_000;
 
-/** Everything that handlers are made of. `lib/app.ts` is the only place that builds clients. */
-export interface App {
-  config: Config;
-  log: Log;
-  clock: Clock;
-  db: Database;
-  payloads: PayloadStore;
+/**
+ * Everything that handlers are made of in the container. This file is the composition root: with app-parts.ts (what all forms
+ * have in common), app-clients.ts and app-lambda.ts it is the only place that builds clients.
+ */
+export interface App extends SharedApp {
   queue: WakeQueue;
   pool: KeyPool;
   metrics: Metrics;
@@ -52,12 +38,7 @@ export interface App {
   adminToken: string | null;
   /** Where a generated admin token is; null when it was given. */
   adminTokenFile: string | null;
-  maxItems: number;
-  maxRequestBytes: number;
-  maxPendingItemsPerOwner: number;
-  publicUrl: string | null;
   streaming: boolean;
-  catalog(): Catalog;
   notReady(): NotReady | null;
   /** What is wrong at present, though the service was ready before; calls are still tried. */
   unwell(): NotReady | null;
@@ -66,7 +47,6 @@ export interface App {
   readonly instance: string;
   /** Ends what this replica's own worker holds of a cancelled batch. */
   abortHere(batchId: string): void;
-  batchUsage(batchId: string): Promise<BatchUsage>;
   /** What a wake-up sets going; the worker handler's own work. */
   wake(wake: Wake): void;
   /** Resolves when the service is ready; rejects with a ConfigError that ends the process. */
@@ -93,10 +73,8 @@ export interface AppOptions {
  * behind `ready`. Throws ConfigError.
  */
 export async function createApp({ config, env, log, onWake, onMessages }: AppOptions): Promise<App> {
-  const clock = systemClock;
   const stopping = new AbortController();
   const home = await settle(config, log);
-  const secretBox = home.masterKey === null ? null : createSecretBox(parseMasterKey(home.masterKey));
   let databaseUp = true;
   const db = createDb({
     dsn: home.dsn,
@@ -110,9 +88,9 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       databaseUp = up;
     },
   });
-  const payloads = await openPayloads(config, env);
-  const checkStore = createStoreCheck(db, payloads);
-  const wakes = await openQueue(config, env, db);
+  const parts = await createParts({ config, env, log, db, masterKey: home.masterKey });
+  const { wakes, pool, snapshot, secretBox, tokens, compactor } = parts;
+  const { clock, payloads } = parts.app;
   const queue: WakeQueue = {
     send(wake, count) {
       // Our own worker does not need the round trip, nor the LISTEN connection, to hear of our own submits.
@@ -120,11 +98,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       return wakes.send(wake, count);
     },
   };
-  const client = createUpstreamClient({ connections: Math.max(1, config.concurrency), userAgent: USER_AGENT, clock });
-  const pool = createKeyPool({ db, log, clock, probeLeaseMs: config.itemTimeoutMs });
-  const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
-  const tokens = createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic });
-  const compactor = createCompactor({ db, payloads, clock, log });
+  const client = parts.createClient();
   const metrics = createMetrics({
     running: () => worker?.figures().running ?? 0,
     waiting: () => worker?.figures().waiting ?? 0,
@@ -143,12 +117,11 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
         return null;
       },
     },
-    { waiting: 'waiting for the payload store', run: checkStore },
+    { waiting: 'waiting for the payload store', run: parts.checkStore },
     {
       waiting: 'waiting for the catalogue',
       run: async () => {
-        await checkMasterKey(db, secretBox);
-        await checkSigningKeys(db, secretBox);
+        await parts.checkSecrets();
         if (config.catalogPath !== null) await applyAtStart(db, config.catalogPath, env, secretBox, log);
         await snapshot.refresh();
         snapshot.current();
@@ -167,9 +140,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       waiting: 'waiting for the worker',
       run: async () => {
         if (!lock?.held) instance = `${home.instance}-${uuidv7()}`;
-        const parts = startWorker();
-        worker = parts.worker;
-        sweeper = parts.sweeper;
+        ({ worker, sweeper } = startWorker());
         // A stop does not wait for a start that waits for the database.
         await Promise.race([worker.started, once(stopping.signal, 'abort')]);
         return null;
@@ -178,62 +149,22 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
   ];
 
   const startWorker = (): { worker: Worker; sweeper: Sweeper } => {
-    const rescue: RescueDeps = { db, log, instance, onWorkerLoss: config.onWorkerLoss };
-    const made = createWorker({
-      db,
-      store: payloads,
+    const made = parts.createWorker({
       client,
-      pool,
-      clock,
-      log,
       instance,
       concurrency: config.concurrency,
-      flushMs: config.flushMs,
-      itemTimeoutMs: config.itemTimeoutMs,
-      onWorkerLoss: config.onWorkerLoss,
       paused: () => readiness.degraded(),
-      catalog: () => snapshot.current(),
-      refreshCatalog: (version) => snapshot.refreshIfNewer(version),
       onFinished: (ids) => void compactor.compact(ids),
       onBeat: (beat) => void sweep.onBeat(beat),
       onFirstLease: async (workerId) => {
         if (!lock?.held) return;
-        const { finished } = await takeBackFormer(rescue, workerId);
+        const { finished } = await takeBackFormer(parts.rescue(instance), workerId);
         void compactor.compact(finished);
       },
-      observe: {
-        claim: (seconds) => metrics.claimSeconds.observe(seconds),
-        flush({ items, bytes, seconds }) {
-          metrics.flushItems.observe(items);
-          metrics.flushBytes.observe(bytes);
-          metrics.flushSeconds.observe(seconds);
-        },
-        final: (state, count) => metrics.itemsFinal.inc({ state }, count),
-        released: (count) => metrics.itemsReleased.inc(count),
-        upstream(host, result) {
-          const end = result.responseEndedAt ?? clock.now();
-          metrics.upstreamSeconds.observe({ host, class: result.class }, Math.max(0, end - result.startedAt) / 1000);
-        },
-      },
+      observe: observeWorker(metrics, clock),
     });
-    const sweep = createSweeper({
-      db,
-      store: payloads,
-      clock,
-      log,
-      rescue,
-      retentionDays: config.retentionDays,
-      usageRetentionDays: config.usageRetentionDays,
-      selfId: made.lease.id,
-      mayRescue: made.lease.mayRescue,
-      compact: (ids) => compactor.compact(ids),
-      validate: async () => {},
-      wake: made.wake,
-      purge: async () => {
-        await purgeLimits(db);
-        await purgeExpiredTokens(db);
-      },
-    });
+    const { id: selfId, mayRescue } = made.lease;
+    const sweep = parts.createSweeper({ instance, selfId, mayRescue, wake: made.wake });
     return { worker: made, sweeper: sweep };
   };
 
@@ -259,18 +190,14 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
   });
   const polling = config.queue === 'sqs' ? pollWhenReady() : null;
   const storeChecks = watchStore(readiness.done, stopping.signal, async () => {
-    const reason = await checkStore();
+    const reason = await parts.checkStore();
     const recovered = readiness.degraded() && reason === null;
     readiness.degrade(reason);
     if (recovered) worker?.wake();
   });
 
   const app: App = {
-    config,
-    log,
-    clock,
-    db,
-    payloads,
+    ...parts.app,
     queue,
     pool,
     metrics,
@@ -278,12 +205,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
     secretBox,
     adminToken: home.adminToken,
     adminTokenFile: home.adminTokenFile,
-    maxItems: config.maxItems,
-    maxRequestBytes: config.maxRequestBytes,
-    maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
-    publicUrl: config.publicUrl,
     streaming: true,
-    catalog: () => snapshot.current(),
     notReady: readiness.notReady,
     unwell: () => (databaseUp ? null : { code: 'not_ready', reason: 'waiting for the database' }),
     authenticate: (headers) =>
@@ -292,7 +214,6 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       return instance;
     },
     abortHere: (batchId) => worker?.cancelBatch(batchId),
-    batchUsage: (batchId) => batchUsage(db, batchId),
     wake(wake) {
       if (wake.kind === 'work') worker?.wake();
       else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);

@@ -1,4 +1,6 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import type { Clock } from './clock.ts';
+import type { WorkerDeps } from './worker/worker.ts';
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
 
@@ -83,5 +85,23 @@ export function createMetrics(gauges: { running(): number; waiting(): number; co
       buckets: SECONDS,
       registers,
     }),
+  };
+}
+
+/** What a worker tells of itself, counted. */
+export function observeWorker(metrics: Metrics, clock: Clock): WorkerDeps['observe'] {
+  return {
+    claim: (seconds) => metrics.claimSeconds.observe(seconds),
+    flush({ items, bytes, seconds }) {
+      metrics.flushItems.observe(items);
+      metrics.flushBytes.observe(bytes);
+      metrics.flushSeconds.observe(seconds);
+    },
+    final: (state, count) => metrics.itemsFinal.inc({ state }, count),
+    released: (count) => metrics.itemsReleased.inc(count),
+    upstream(host, result) {
+      const end = result.responseEndedAt ?? clock.now();
+      metrics.upstreamSeconds.observe({ host, class: result.class }, Math.max(0, end - result.startedAt) / 1000);
+    },
   };
 }

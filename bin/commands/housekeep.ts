@@ -1,15 +1,10 @@
 import { Command } from 'commander';
-import { openPayloads, openQueue } from '../../lib/app-clients.ts';
-import { createCompactor } from '../../lib/batch/compact.ts';
-import { systemClock, uuidv7 } from '../../lib/clock.ts';
+import { createParts } from '../../lib/app-parts.ts';
+import { uuidv7 } from '../../lib/clock.ts';
 import { type Config, loadConfig } from '../../lib/config.ts';
 import { ConfigError } from '../../lib/errors.ts';
-import { purgeLimits } from '../../lib/limits/purge.ts';
 import { createLog, type Log } from '../../lib/log.ts';
 import type { Database } from '../../lib/store/db.ts';
-import { createStoreCheck } from '../../lib/store/shared.ts';
-import { purgeExpiredTokens } from '../../lib/store/tokens.sql.ts';
-import { createSweeper } from '../../lib/worker/sweep.ts';
 import { connected } from './connect.ts';
 
 /** `relay-batch housekeep`: one round of what replicas do by themselves every hour, and of what their beats find due. */
@@ -26,31 +21,19 @@ export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
 }
 
 async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, log: Log): Promise<boolean> {
-  const store = await openPayloads(config, env);
+  // No secret is read in a sweep.
+  const parts = await createParts({ config, env, log, db, masterKey: null });
+  const { wakes, compactor } = parts;
   // Payloads of another database would all be orphans here.
-  const fault = await createStoreCheck(db, store)();
+  const fault = await parts.checkStore();
   if (fault !== null) throw new ConfigError(`nothing was done: ${fault}`);
 
   const self = uuidv7();
-  const compactor = createCompactor({ db, payloads: store, clock: systemClock, log });
-  const queue = await openQueue(config, env, db);
-  const sweeper = createSweeper({
-    db,
-    store,
-    clock: systemClock,
-    log,
-    rescue: { db, log, instance: 'cli', onWorkerLoss: config.onWorkerLoss },
-    retentionDays: config.retentionDays,
-    usageRetentionDays: config.usageRetentionDays,
+  const sweeper = parts.createSweeper({
+    instance: 'cli',
     selfId: () => self,
     mayRescue: () => true,
-    compact: compactor.compact,
-    validate: async () => {},
-    wake: () => void queue.send({ kind: 'work' }, 1).catch(() => {}),
-    purge: async () => {
-      await purgeLimits(db);
-      await purgeExpiredTokens(db);
-    },
+    wake: () => void wakes.send({ kind: 'work' }, 1).catch(() => {}),
   });
   try {
     await sweeper.onBeat(ALL_DUE);
@@ -58,8 +41,8 @@ async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, l
   } finally {
     await sweeper.stop();
     await compactor.stop();
-    queue.close();
-    await store.close();
+    wakes.close();
+    await parts.app.payloads.close();
   }
 }
 
