@@ -1,7 +1,10 @@
 import type { Db } from './db.ts';
 import { LEASE_SECONDS } from './lease.sql.ts';
 
-/** Items that could run now, counted up to `most`, and workers whose lease stands. */
+/**
+ * Items that could run now, counted up to `most`, and workers whose lease stands. statement_timestamp, because an index
+ * condition cannot hold the volatile clock_timestamp.
+ */
 export async function readDemand(db: Db, most: number): Promise<{ due: number; workers: number }> {
   const result = await db.query<{ due: number; workers: number }>({
     name: 'read_demand',
@@ -9,7 +12,7 @@ export async function readDemand(db: Db, most: number): Promise<{ due: number; w
       select least($1::int,
           (select coalesce(sum(total_items - next_idx), 0) from batch_cursors)
           + (select count(*) from (
-              select from batch_items where not_before <= clock_timestamp() limit $1::int) released))::int as due,
+              select from batch_items where not_before <= statement_timestamp() limit $1::int) released))::int as due,
         (select count(*) from workers
           where beat_at > clock_timestamp() - $2::int * interval '1 second')::int as workers`,
     values: [most, LEASE_SECONDS],
