@@ -4,6 +4,7 @@ import type { Log } from '../log.ts';
 import type { Database } from '../store/db.ts';
 import type { PayloadRef, PayloadStore } from '../store/payloads.ts';
 import { readUncompacted, setResults } from '../store/sweep.sql.ts';
+import { ITEM_STATES } from './batch.ts';
 import { resultElements } from './elements.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, writeIndexRecord } from './result-index.ts';
 
@@ -104,27 +105,27 @@ async function writeDocument(deps: CompactDeps, batch: Finished): Promise<boolea
     yield Buffer.from(DOCUMENT_HEAD);
     let offset = DOCUMENT_HEAD.length;
     const comma = Buffer.from(',');
-    for await (const group of resultElements(deps, batchId, {
+    for await (const block of resultElements(deps, batchId, {
       after: -1,
       totalItems: batch.totalItems,
       limit: null,
       state: null,
+      maxBytes: null,
       onBadSpan: 'throw',
     })) {
-      for (const { idx, state, head, body, tail } of group) {
-        if (idx !== count) throw new Error('batch is gone or has a gap');
-        if (count > 0) {
-          yield comma;
-          offset++;
-        }
-        const size = head.length + (body?.length ?? 0) + tail.length;
-        writeIndexRecord(records, count, { offset, length: size, state });
-        yield head;
-        if (body) yield body;
-        if (tail.length > 0) yield tail;
-        offset += size;
+      if (count > 0) {
+        yield comma;
+        offset++;
+      }
+      for (let i = 0; i < block.count; i++) {
+        if (block.idx[i] !== count) throw new Error('batch is gone or has a gap');
+        const start = block.start[i]!;
+        const state = ITEM_STATES[block.state[i]!]!;
+        writeIndexRecord(records, count, { offset: offset + start, length: block.end[i]! - start, state });
         count++;
       }
+      yield* block.chunks;
+      offset += block.end[block.count - 1]!;
     }
     if (count !== batch.totalItems) throw new Error('batch is gone or has a gap');
     yield Buffer.from(DOCUMENT_TAIL);

@@ -1,7 +1,8 @@
 import { sleep } from '../clock.ts';
 import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
 import type { ItemState } from './batch.ts';
-import type { ResultElement } from './elements.ts';
+import { blockWriter, type ElementBlock } from './block.ts';
+import { TOO_LARGE } from './elements.ts';
 import { readRanges } from './ranges.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, type IndexRecord, readIndexRecord } from './result-index.ts';
 
@@ -20,7 +21,6 @@ const RECORDS = 16_384;
 const LOAD_BYTES = 4 * 1024 * 1024;
 const TRIES = 3;
 const RETRY_MS = 200;
-const EMPTY = Buffer.alloc(0);
 
 /**
  * The document's own bytes from the element after `after` to its end, the closing `]}` included; from -1 that is all but
@@ -57,11 +57,12 @@ export async function* documentBytes(
 export async function* documentElements(
   deps: DocumentDeps,
   document: ResultsDocument,
-  options: { after: number; limit: number | null; state: ItemState | null },
-): AsyncGenerator<ResultElement[]> {
-  let loading: Promise<ResultElement[]> | null = null;
+  options: { after: number; limit: number | null; state: ItemState | null; maxBytes: number | null },
+): AsyncGenerator<ElementBlock> {
+  const maxBytes = options.maxBytes ?? Number.POSITIVE_INFINITY;
+  let loading: Promise<ElementBlock> | null = null;
   for await (const wanted of chooseRecords(deps, document, options)) {
-    const next = loadElements(deps, document, wanted);
+    const next = loadElements(deps, document, wanted, maxBytes);
     next.catch(() => {});
     if (loading) yield await loading;
     loading = next;
@@ -115,11 +116,20 @@ async function loadElements(
   deps: DocumentDeps,
   document: ResultsDocument,
   records: readonly Numbered[],
-): Promise<ResultElement[]> {
-  const read = await readRanges(deps.payloads, { kind: 'result', id: document.resultsId }, records);
-  return records.map(({ idx, state }, i) => {
-    const head = read[i]!;
-    if (!Buffer.isBuffer(head)) throw head;
-    return { idx, state, head, body: null, tail: EMPTY };
-  });
+  maxBytes: number,
+): Promise<ElementBlock> {
+  const readable = records.filter(({ length }) => length <= maxBytes);
+  const read = await readRanges(deps.payloads, { kind: 'result', id: document.resultsId }, readable);
+  const writer = blockWriter(readable.reduce((sum, { length }) => sum + length + 1, 0));
+  let at = 0;
+  for (const { idx, state, length } of records) {
+    if (length > maxBytes) {
+      writer.failed(idx, TOO_LARGE);
+      continue;
+    }
+    const bytes = read[at++]!;
+    if (!Buffer.isBuffer(bytes)) throw bytes;
+    writer.element(idx, state, bytes);
+  }
+  return writer.done();
 }

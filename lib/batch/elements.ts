@@ -1,18 +1,9 @@
-import { crc32 } from 'node:zlib';
 import type { Db } from '../store/db.ts';
-import { type OutcomeRow, readOutcomes } from '../store/items.sql.ts';
-import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
-import type { ItemState } from './batch.ts';
-import { readRanges, readReason } from './ranges.ts';
-
-/** One element of `results`: `head`, then the response's own bytes if it has any, then `tail`. */
-export interface ResultElement {
-  idx: number;
-  state: ItemState;
-  head: Buffer;
-  body: Buffer | null;
-  tail: Buffer;
-}
+import { type Outcomes, readOutcomes } from '../store/outcomes.sql.ts';
+import type { PayloadStore } from '../store/payloads.ts';
+import { ITEM_STATES, type ItemState } from './batch.ts';
+import { blockWriter, type ElementBlock } from './block.ts';
+import { readSpans, type Scratch, spanFault } from './spans.ts';
 
 export interface ElementDeps {
   db: Db;
@@ -26,6 +17,8 @@ export interface ElementOptions {
   /** Most elements that will be taken, so that no more rows are read; null for all. */
   limit: number | null;
   state: ItemState | null;
+  /** A response with more bytes is not read, and its element says so; null: however large. */
+  maxBytes: number | null;
   /**
    * What becomes of a span that cannot be read, or is not what was written: `render` gives the element of design section
    * 5 with the reason, `throw` ends with UnreadableSpan, `throw_missing` only when the object is not there.
@@ -50,35 +43,52 @@ export class UnreadableSpan extends Error {
 /** Rows of one query; the first is smaller, for the first byte's sake. */
 const FIRST_ROWS = 256;
 const ROWS = 2000;
-/** Response bytes of one load. Two are in memory at a time (one loads while the other is sent): 8 MiB. */
+/** Response bytes of one load. Two are in memory at a time (one loads while the other is sent), as read and as rendered. */
 const LOAD_BYTES = 4 * 1024 * 1024;
+/** What an element has around its response, at most. */
+const FRAME_BYTES = 64;
+/** Why an element has no response: the texts of `maxBytes`. */
+export const TOO_LARGE = 'larger than one answer here can be';
 
-const EMPTY = Buffer.alloc(0);
-const TAIL = Buffer.from('}');
-const MISMATCH = new Error('checksum mismatch');
+const COMPLETED = ITEM_STATES.indexOf('completed');
+const DISCARDED = ITEM_STATES.indexOf('discarded');
+
+/** Some rows of one query: those from `from` up to, but not including, `to`. */
+interface Load {
+  rows: Outcomes;
+  from: number;
+  to: number;
+  bytes: number;
+  /** How many discarded rows come before them. */
+  discarded: number;
+}
 
 /**
- * The elements of a batch from its item rows and segments, in idx order, some hundred at a time. Each span is checked
- * against its CRC32 before it is given. No transaction spans the calls: rows are of the moment they are read, and whoever
- * needs all of them checks that none is missing (a batch may be deleted meanwhile).
+ * The elements of a batch from its item rows and segments, in idx order, some MiB at a time. Each span is checked
+ * against its CRC32 before its element is begun. No transaction spans the calls: rows are of the moment they are read, and
+ * whoever needs all of them checks that none is missing (a batch may be deleted meanwhile).
  */
 export async function* resultElements(
   deps: ElementDeps,
   batchId: string,
   options: ElementOptions,
-): AsyncGenerator<ResultElement[]> {
-  let loading: Promise<ResultElement[]> | null = null;
-  for await (const rows of readRows(deps.db, batchId, options)) {
-    const next = loadElements(deps.payloads, rows, options.onBadSpan);
+): AsyncGenerator<ElementBlock> {
+  // Blocks are copies of what was read: of two loads at a time each can use a memory of its own again and again.
+  let scratch: Scratch = { memory: null };
+  let spare: Scratch = { memory: null };
+  let loading: Promise<ElementBlock> | null = null;
+  for await (const load of readRows(deps.db, batchId, options)) {
+    const next = render(deps.payloads, load, options, scratch);
     next.catch(() => {}); // awaited in the next round, unless the reader has gone by then
+    [scratch, spare] = [spare, scratch];
     if (loading) yield await loading;
     loading = next;
   }
   if (loading) yield await loading;
 }
 
-/** Rows in groups that hold at most LOAD_BYTES of responses, or one larger one. The next rows come while these load. */
-async function* readRows(db: Db, batchId: string, options: ElementOptions): AsyncGenerator<OutcomeRow[]> {
+/** Rows in loads that hold at most LOAD_BYTES of responses, or one larger one. The next rows come while these load. */
+async function* readRows(db: Db, batchId: string, options: ElementOptions): AsyncGenerator<Load> {
   const { state, totalItems } = options;
   let left = options.limit ?? Number.POSITIVE_INFINITY;
   const query = (from: number, size: number) => {
@@ -90,85 +100,63 @@ async function* readRows(db: Db, batchId: string, options: ElementOptions): Asyn
   let from = options.after + 1;
   let next = from < totalItems && left > 0 ? query(from, FIRST_ROWS) : null;
   while (next) {
-    const { rows, to } = next;
-    const given = (await rows).slice(0, left);
-    from = to + 1;
-    left -= given.length;
+    const rows = await next.rows;
+    const given = Math.min(rows.count, left);
+    from = next.to + 1;
+    left -= given;
     next = from < totalItems && left > 0 ? query(from, ROWS) : null;
-    yield* groupBySize(given);
+    yield* splitBySize(rows, given, options.maxBytes ?? Number.POSITIVE_INFINITY);
   }
 }
 
-function* groupBySize(rows: OutcomeRow[]): Generator<OutcomeRow[]> {
-  let from = 0;
-  let bytes = 0;
-  for (let i = 0; i < rows.length; i++) {
-    const length = rows[i]!.output_length ?? 0;
-    if (bytes + length > LOAD_BYTES && i > from) {
-      yield rows.slice(from, i);
-      from = i;
-      bytes = 0;
+function* splitBySize(rows: Outcomes, count: number, maxBytes: number): Generator<Load> {
+  let load: Load = { rows, from: 0, to: 0, bytes: 0, discarded: 0 };
+  let discarded = 0;
+  for (let i = 0; i < count; i++) {
+    const length = rows.state[i] === COMPLETED && rows.length[i]! <= maxBytes ? rows.length[i]! : 0;
+    if (load.bytes + length > LOAD_BYTES && i > load.from) {
+      yield load;
+      load = { rows, from: i, to: i, bytes: 0, discarded };
     }
-    bytes += length;
+    load.to = i + 1;
+    load.bytes += length;
+    if (rows.state[i] === DISCARDED) discarded++;
   }
-  if (from < rows.length) yield rows.slice(from);
+  if (load.to > load.from) yield load;
 }
 
-async function loadElements(
+async function render(
   store: Pick<PayloadStore, 'read'>,
-  rows: readonly OutcomeRow[],
-  onBadSpan: ElementOptions['onBadSpan'],
-): Promise<ResultElement[]> {
-  const bySegment = new Map<string, OutcomeRow[]>();
-  for (const row of rows) {
-    if (row.state !== 'completed') continue;
-    const same = bySegment.get(row.segment_id!);
-    if (same) same.push(row);
-    else bySegment.set(row.segment_id!, [row]);
-  }
-  const bodies = new Map<number, Buffer | Error>();
-  await Promise.all(
-    [...bySegment].map(async ([id, group]) => {
-      const ranges = group.map((row) => ({ offset: row.output_offset!, length: row.output_length! }));
-      const read = await readRanges(store, { kind: 'segment', id }, ranges);
-      for (let i = 0; i < group.length; i++) bodies.set(group[i]!.idx, checked(read[i]!, group[i]!));
-    }),
-  );
-  return rows.map((row) => {
-    const body = bodies.get(row.idx);
-    if (!(body instanceof Error)) return elementOf(row, body ?? null);
-    const missing = body instanceof PayloadNotFound;
-    const reason = body === MISMATCH ? MISMATCH.message : readReason(body);
-    if (onBadSpan === 'throw' || (onBadSpan === 'throw_missing' && missing)) {
-      throw new UnreadableSpan(row.idx, reason, missing);
+  { rows, from, to, bytes, discarded }: Load,
+  { onBadSpan, maxBytes }: ElementOptions,
+  scratch: Scratch,
+): Promise<ElementBlock> {
+  const most = maxBytes ?? Number.POSITIVE_INFINITY;
+  const wanted: number[] = [];
+  for (let i = from; i < to; i++) if (rows.state[i] === COMPLETED && rows.length[i]! <= most) wanted.push(i);
+  const bodies = await readSpans(store, rows, wanted, scratch);
+
+  const writer = blockWriter(bytes + FRAME_BYTES * (to - from));
+  let error = discarded;
+  let body = 0;
+  for (let i = from; i < to; i++) {
+    const idx = rows.idx[i]!;
+    const state = rows.state[i]!;
+    if (state === DISCARDED) writer.discarded(idx, rows.errors[error++]!);
+    else if (state !== COMPLETED) writer.bare(idx, state);
+    else if (rows.length[i]! > most) writer.failed(idx, TOO_LARGE);
+    else {
+      const read = bodies[body++]!;
+      if (Buffer.isBuffer(read)) {
+        writer.response(idx, read);
+        continue;
+      }
+      const { reason, missing } = spanFault(read);
+      if (onBadSpan === 'throw' || (onBadSpan === 'throw_missing' && missing)) {
+        throw new UnreadableSpan(idx, reason, missing);
+      }
+      writer.failed(idx, reason);
     }
-    return failedElement(row.idx, reason);
-  });
-}
-
-function checked(read: Buffer | Error, row: OutcomeRow): Buffer | Error {
-  if (read instanceof Error || crc32(read) === row.output_crc) return read;
-  return MISMATCH;
-}
-
-function elementOf(row: OutcomeRow, body: Buffer | null): ResultElement {
-  const { idx, state } = row;
-  if (body !== null) {
-    return {
-      idx,
-      state,
-      head: Buffer.from(`{"idx":${idx},"state":"${state}","response":`, 'latin1'),
-      body,
-      tail: TAIL,
-    };
   }
-  const error = state === 'discarded' ? `,"error":${JSON.stringify(row.error)}` : '';
-  return { idx, state, head: Buffer.from(`{"idx":${idx},"state":"${state}"${error}}`), body: null, tail: EMPTY };
-}
-
-/** The element of a completed item whose response cannot be given; `reason` is short and names no path. */
-export function failedElement(idx: number, reason: string): ResultElement {
-  const error = JSON.stringify(`batch item: load output: ${reason}`);
-  const head = Buffer.from(`{"idx":${idx},"state":"completed","error":${error}}`);
-  return { idx, state: 'completed', head, body: null, tail: EMPTY };
+  return writer.done();
 }

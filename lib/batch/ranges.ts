@@ -7,9 +7,9 @@ export interface Range {
 }
 
 /** A read costs more than this many bytes between two ranges (a request to S3; a system call here). */
-const GAP_BYTES = 64 * 1024;
+export const GAP_BYTES = 64 * 1024;
 /** Bounds one buffer, unless a single range is larger. */
-const MAX_READ_BYTES = 4 * 1024 * 1024;
+export const MAX_READ_BYTES = 4 * 1024 * 1024;
 /** Pauses before the second and third try: what NFS and S3 need to show a new object, short enough for a waiting client. */
 const RETRY_MS = [50, 250];
 

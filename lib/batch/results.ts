@@ -3,8 +3,9 @@ import { type BatchKey, type BatchRow, findBatch } from '../store/batches.sql.ts
 import type { Db } from '../store/db.ts';
 import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
 import type { ItemState } from './batch.ts';
+import { CHUNK_BYTES, type ElementBlock, firstOf } from './block.ts';
 import { documentBytes, documentElements } from './document.ts';
-import { failedElement, type ResultElement, resultElements, UnreadableSpan } from './elements.ts';
+import { resultElements, UnreadableSpan } from './elements.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL } from './result-index.ts';
 
 export interface ResultsDeps {
@@ -22,8 +23,8 @@ export interface ResultsOptions {
 
 /** A page ends before it gets larger than this: as base64 inside a Lambda answer it is just under the 6 MB of AWS. */
 export const PAGE_BYTES = 4_500_000;
-/** Chunks are about this large: large enough for few writes, small enough for the first byte. */
-const CHUNK_BYTES = 256 * 1024;
+/** Below this, pieces are joined. */
+const SMALL_BYTES = 64 * 1024;
 const COMMA = Buffer.from(',');
 
 /**
@@ -47,25 +48,24 @@ export async function* renderResults(
   let current = batch;
   let tolerant = false;
 
-  const take = (given: ResultElement): boolean => {
-    const element = options.page?.singleMaxBytes ? cutTo(given, options.page.singleMaxBytes) : given;
-    const length = element.head.length + (element.body?.length ?? 0) + element.tail.length + 1;
-    if (options.page && taken > 0 && (taken === options.page.limit || bytes + length > PAGE_BYTES)) return false;
-    if (taken > 0) out.add(COMMA);
-    out.add(element.head);
-    if (element.body) out.add(element.body);
-    out.add(element.tail);
-    after = element.idx;
-    taken++;
-    bytes += length;
-    return true;
+  /** Adds the elements of a block, or as many as the page has room for; false when that is full. */
+  const take = (block: ElementBlock): boolean => {
+    const count = options.page ? roomFor(block, options.page.limit, taken, bytes) : block.count;
+    if (count > 0) {
+      if (taken > 0) out.add(COMMA);
+      for (const chunk of firstOf(block, count)) out.add(chunk);
+      after = block.idx[count - 1]!;
+      taken += count;
+      bytes += block.end[count - 1]! + 1;
+    }
+    return count === block.count;
   };
 
   reading: for (;;) {
     const document = current.results_id && { resultsId: current.results_id, totalItems: current.total_items };
     // One more than the page holds tells whether there is a next one.
     const rest = options.page ? options.page.limit + 1 - taken : null;
-    const range = { after, limit: rest, state: options.state };
+    const range = { after, limit: rest, state: options.state, maxBytes: options.page?.singleMaxBytes ?? null };
     try {
       if (document && !options.page && !options.state) {
         if (taken > 0 && after + 1 < current.total_items) out.add(COMMA);
@@ -75,22 +75,20 @@ export async function* renderResults(
         }
         return;
       }
-      const groups = document
+      const blocks = document
         ? documentElements(deps, document, range)
         : resultElements(deps, current.id, {
             ...range,
             totalItems: current.total_items,
             onBadSpan: tolerant ? 'render' : 'throw_missing',
           });
-      for await (const group of groups) {
-        for (const element of group) {
-          if (!take(element)) {
-            more = true;
-            break reading;
-          }
-          if (out.size() >= CHUNK_BYTES) yield* out.take();
+      for await (const block of blocks) {
+        const first = taken === 0;
+        if (!take(block)) {
+          more = true;
+          break reading;
         }
-        if (taken === group.length) yield* out.take(); // the first byte should not wait for the second group
+        if (first || out.size() >= CHUNK_BYTES) yield* out.take(); // the first byte should not wait for a second block
       }
       if (!document) await checkWhole(deps.db, key, current, options, after);
       break;
@@ -125,32 +123,38 @@ function isMissing(error: unknown): boolean {
   return error instanceof PayloadNotFound || (error instanceof UnreadableSpan && error.missing);
 }
 
-function cutTo(element: ResultElement, maxBytes: number): ResultElement {
-  const length = element.head.length + (element.body?.length ?? 0);
-  return length <= maxBytes ? element : failedElement(element.idx, 'larger than one answer here can be');
+/** How many elements of a block there is room for; the first of a page always has it. */
+function roomFor(block: ElementBlock, limit: number, taken: number, bytes: number): number {
+  let count = 0;
+  while (count < block.count && taken + count < limit) {
+    if (taken + count > 0 && bytes + block.end[count]! + 1 > PAGE_BYTES) break;
+    count++;
+  }
+  return count;
 }
 
-/**
- * Joins small pieces into chunks: a write for each of 100,000 pieces would cost more than copying them. Large ones are
- * passed on as they are.
- */
+/** Joins small pieces into chunks, and passes large ones on as they are: a write for each small one would cost more. */
 function chunker() {
   let ready: Buffer[] = [];
   let parts: Buffer[] = [];
+  let partBytes = 0;
   let size = 0;
   const join = () => {
-    if (parts.length > 0) ready.push(Buffer.concat(parts));
+    if (parts.length > 0) ready.push(parts.length === 1 ? parts[0]! : Buffer.concat(parts, partBytes));
     parts = [];
+    partBytes = 0;
   };
   return {
     add(part: Buffer) {
       size += part.length;
-      if (part.length < CHUNK_BYTES) {
-        parts.push(part);
+      if (part.length >= SMALL_BYTES) {
+        join();
+        ready.push(part);
         return;
       }
-      join();
-      ready.push(part);
+      parts.push(part);
+      partBytes += part.length;
+      if (partBytes >= CHUNK_BYTES) join();
     },
     size: () => size,
     take(): Buffer[] {

@@ -51,8 +51,11 @@ export interface PayloadStore {
   write(ref: PayloadRef, pieces: readonly Uint8Array[]): Promise<void>;
   /** Writes a stream as one object with bounded memory; gives its length in bytes. */
   writeStream(ref: PayloadRef, source: AsyncIterable<Uint8Array>): Promise<number>;
-  /** `length` bytes from `offset`; shorter objects throw. */
-  read(ref: PayloadRef, offset: number, length: number): Promise<Buffer>;
+  /**
+   * `length` bytes from `offset`; shorter objects throw. `target` (exactly as long) is memory that they may be put into,
+   * and the caller's again as soon as this has settled; what is given is where they are.
+   */
+  read(ref: PayloadRef, offset: number, length: number, target?: Buffer): Promise<Buffer>;
   /** The same as a stream, with back-pressure. */
   stream(ref: PayloadRef, offset: number, length: number): AsyncIterable<Buffer>;
   /** Length of the object in bytes. */

@@ -122,12 +122,13 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
       }
       return length;
     },
-    async read(ref, offset, length) {
+    async read(ref, offset, length, target) {
       if (length === 0) return Buffer.alloc(0);
+      const whole = target ?? Buffer.allocUnsafeSlow(length);
       for (let tries = 1; ; tries++) {
         const body = await open(ref, offset, length);
         try {
-          return await readWhole(body, ref, length);
+          return await readInto(whole, body, ref);
         } catch (error) {
           if (tries === READ_TRIES || error instanceof ShortObject) throw error;
         }
@@ -219,8 +220,8 @@ class ShortObject extends Error {
   }
 }
 
-async function readWhole(body: Readable, ref: PayloadRef, length: number): Promise<Buffer> {
-  const whole = Buffer.allocUnsafeSlow(length);
+async function readInto(whole: Buffer, body: Readable, ref: PayloadRef): Promise<Buffer> {
+  const { length } = whole;
   let done = 0;
   for await (const chunk of body) {
     if (done + (chunk as Buffer).length > length) throw new Error('more bytes than were asked for');

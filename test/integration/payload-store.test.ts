@@ -75,6 +75,17 @@ for (const [name, present, open] of STORES) {
       expect((await opened.again().read(one, 5, 1)).toString()).toBe('f');
     });
 
+    test('reads into memory that it is given, and leaves what is beside it', async () => {
+      const one = ref();
+      await store.write(one, [Buffer.from('abcdef')]);
+      const memory = Buffer.alloc(8, '.');
+      const read = await store.read(one, 1, 4, memory.subarray(2, 6));
+      expect(read.toString()).toBe('bcde');
+      expect(['..bcde..', '........']).toContain(memory.toString()); // a store may use memory of its own
+      await expect(store.read(one, 3, 8, memory)).rejects.toThrow('shorter than expected');
+      await expect(store.read(ref(), 0, 8, memory)).rejects.toThrow(PayloadNotFound);
+    });
+
     test('keeps every byte value, also in an empty object', async () => {
       const bytes = Buffer.from(Array.from({ length: 256 }, (_, i) => i));
       const [one, empty] = [ref('input'), ref('input')];

@@ -211,6 +211,36 @@ test('is the same document before and after compaction', async () => {
   expect(ids(compacted)).toHaveLength(700);
 });
 
+test('gives each item its own bytes, small and large in one segment, over several loads, in any order of finishing', async () => {
+  const items = 1500;
+  const sizes = [0, 1, 40, 2000, 9000, 70_000, 300_000, 1_100_000];
+  const bodyOf = (idx: number) => {
+    const size = idx % 97 === 0 ? sizes[5 + ((idx / 97) % 3)]! : sizes[idx % 5]!;
+    return `"${idx}:${String.fromCharCode(97 + (idx % 26)).repeat(size)}"`;
+  };
+  const id = await submitted(items);
+  for (let from = 0; from < items; from += 300) {
+    const outcomes: Outcome[] = [];
+    for (let idx = from; idx < from + 300; idx++) {
+      if (idx % 7 !== 3) outcomes.push({ idx, state: 'completed', body: bodyOf(idx) });
+    }
+    // Of each ten, the first half in one segment and the second in the next: both spread over all loads of these idx.
+    await finish(api, id, outcomes.filter(({ idx }) => idx % 10 < 5).reverse());
+    await finish(
+      api,
+      id,
+      outcomes.filter(({ idx }) => idx % 10 >= 5),
+    );
+  }
+  const answer = await api.call('node', { path: `/v1/batches/${id}/results` });
+  const elements = Array.from({ length: items }, (_, idx) =>
+    idx % 7 === 3
+      ? `{"idx":${idx},"state":"available"}`
+      : `{"idx":${idx},"state":"completed","response":${bodyOf(idx)}}`,
+  );
+  expect(answer.bytes.equals(Buffer.from(`{"results":[${elements.join(',')}]}`))).toBe(true);
+});
+
 test('carries on from the same item when the batch is compacted and its segments go under the reader', async () => {
   const id = await finished(40, (idx) => `"${idx} ${'x'.repeat(300_000)}"`, 10);
   const whole = await api.call('node', { path: `/v1/batches/${id}/results` });
