@@ -1,6 +1,6 @@
 import { controlGuard } from '../handlers/admin.ts';
 import { controlRoutes } from '../handlers/control.ts';
-import { nativeHandlers } from '../handlers/native.ts';
+import { inferenceRoutes } from '../handlers/inference.ts';
 import { receiveRoutes } from '../handlers/receive.ts';
 import { usageReaders, usageRoutes } from '../handlers/usage.ts';
 import { sqsEvent, worker } from '../handlers/worker.ts';
@@ -9,7 +9,7 @@ import { generateKey } from '../lib/auth/keys.ts';
 import type { Config } from '../lib/config.ts';
 import { ConfigError } from '../lib/errors.ts';
 import { type HttpServer, type ServeOptions, serve } from '../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, NATIVE_ROUTES } from '../lib/http/routes.ts';
+import type { BoundRoute } from '../lib/http/routes.ts';
 import { keyHealth } from '../lib/keypool/health.ts';
 import type { Log } from '../lib/log.ts';
 
@@ -72,7 +72,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
       'RELAY_PORT',
       config.port,
       [
-        ...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)),
+        ...inferenceRoutes(app),
         ...(app.payloads.uploadLink === undefined ? receiveRoutes(app) : []),
         ...usageRoutes(app),
       ],

@@ -39,6 +39,10 @@ export interface LambdaApp extends SharedApp {
   notReady(): NotReady | null;
   authenticate(headers: Headers): Promise<Caller>;
   abortHere(batchId: string): void;
+  /** Writes the results of finished batches; resolves when that is done, or put off. */
+  compact(batchIds: readonly string[]): Promise<void>;
+  /** A batch of the OpenAI surface waits for its validation, which the next worker invocation does. */
+  wakeValidator(): Promise<void>;
   /** To be called before each invocation: looks whether the service is ready, and what has changed. Never rejects. */
   prepare(): Promise<void>;
   /** Works until there is nothing to do or the time runs out; rejects when the database is away. */
@@ -71,7 +75,7 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     });
   const db = createRenewingDb(open, clock.now, MAX_IDLE_MS);
   const parts = await createParts({ config, env, log, db, masterKey: config.masterKey });
-  const { wakes: queue, pool, snapshot, tokens, compactor } = parts;
+  const { wakes: queue, pool, snapshot, tokens, compactor, validator } = parts;
   const schema = await expectedVersion(MIGRATIONS);
 
   let started = false;
@@ -125,6 +129,7 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
 
   const work = async (remainingMs: () => number): Promise<void> => {
     await prepared();
+    await validator.run(remainingMs);
     await pool.ensureFresh();
     // Its own in each invocation: connections that were frozen look alive, and their end would open a key's breaker.
     const client = parts.createClient();
@@ -165,6 +170,8 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     notReady: () => notReady,
     authenticate: (headers) => authenticate(headers, snapshot.current(), { nowMs: clock.now() + offsetMs, tokens }),
     abortHere() {}, // running items are other containers': they hear of a cancel with their next beat
+    compact: compactor.compact,
+    wakeValidator: () => sendWakes(1),
     prepare,
     wake: (wake, remainingMs) => (wake.kind === 'work' ? work(remainingMs) : Promise.resolve()),
     failed: (receiptHandle) =>
@@ -174,7 +181,13 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
     async sweep({ housekeep }) {
       await prepared();
       const selfId = uuidv7();
-      const sweeper = parts.createSweeper({ instance, selfId: () => selfId, mayRescue: () => true, wake() {} });
+      const sweeper = parts.createSweeper({
+        instance,
+        selfId: () => selfId,
+        mayRescue: () => true,
+        validate: async () => void (await validator.run()),
+        wake() {},
+      });
       const none = { alive: true, catalogVersion: 0, nowMs: 0, cancelled: [], workDue: false };
       try {
         await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false, validationDue: true });

@@ -14,9 +14,13 @@ import { createKeyPool, type KeyPool } from './keypool/pool.ts';
 import { purgeLimits } from './limits/purge.ts';
 import type { Log } from './log.ts';
 import type { Database } from './store/db.ts';
+import { deleteExpiredOpenaiBatches } from './store/openai-batches.sql.ts';
 import type { PayloadStore } from './store/payloads.ts';
 import { createStoreCheck } from './store/shared.ts';
 import { purgeExpiredTokens } from './store/tokens.sql.ts';
+import { purgeExpiredFiles } from './surfaces/files/purge-files.ts';
+import { createValidator, type Validator } from './surfaces/openai/validator.ts';
+import { RESULTS_WRITERS } from './surfaces/writers.ts';
 import { createUpstreamClient } from './upstream/client.ts';
 import type { UpstreamClient } from './upstream/outcome.ts';
 import { type BatchUsage, batchUsage } from './usage/batch.ts';
@@ -49,7 +53,7 @@ export type WorkerOptions = Pick<
 >;
 
 /** What a form decides about its sweep. */
-export type SweepOptions = Pick<SweepDeps, 'selfId' | 'mayRescue' | 'wake'> & { instance: string };
+export type SweepOptions = Pick<SweepDeps, 'selfId' | 'mayRescue' | 'validate' | 'wake'> & { instance: string };
 
 /** The parts that every form of the service is put together from. */
 export interface Parts {
@@ -60,6 +64,8 @@ export interface Parts {
   secretBox: SecretBox | null;
   tokens: TokenVerifier;
   compactor: ReturnType<typeof createCompactor>;
+  /** Of the OpenAI surface's batches. */
+  validator: Validator;
   /** Null when the payload store is the one of this database, else why not. */
   checkStore(): Promise<string | null>;
   /** Throws ConfigError when the master key is not the one that secrets or signing keys were made with. */
@@ -93,7 +99,9 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
   const wakes = await openQueue(config, env, db);
   const pool = createKeyPool({ db, log, clock, probeLeaseMs: itemTimeoutMs });
   const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
-  const compactor = createCompactor({ db, payloads, clock, log });
+  const compactor = createCompactor({ db, payloads, clock, log }, RESULTS_WRITERS);
+  const { maxPendingItemsPerOwner, retentionDays } = config;
+  const validator = createValidator({ db, payloads, clock, log, queue: wakes, maxPendingItemsPerOwner });
   const rescue = (instance: string): RescueDeps => ({ db, log, instance, onWorkerLoss });
   const store = payloads;
 
@@ -106,7 +114,7 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
       payloads,
       maxItems: config.maxItems,
       maxRequestBytes: config.maxRequestBytes,
-      maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
+      maxPendingItemsPerOwner,
       publicUrl: config.publicUrl,
       catalog: () => snapshot.current(),
       batchUsage: (batchId) => batchUsage(db, batchId),
@@ -117,6 +125,7 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
     secretBox,
     tokens: createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic }),
     compactor,
+    validator,
     checkStore: createStoreCheck(db, payloads),
     async checkSecrets() {
       await checkMasterKey(db, secretBox);
@@ -147,13 +156,14 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
         clock,
         log,
         rescue: rescue(instance),
-        retentionDays: config.retentionDays,
+        retentionDays,
         usageRetentionDays: config.usageRetentionDays,
         compact: (ids) => compactor.compact(ids),
-        validate: async () => {},
         purge: async () => {
           await purgeLimits(db);
           await purgeExpiredTokens(db);
+          await purgeExpiredFiles(db, payloads);
+          if (retentionDays > 0) while ((await deleteExpiredOpenaiBatches(db, retentionDays)) > 0);
         },
       }),
   };

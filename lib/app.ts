@@ -47,6 +47,10 @@ export interface App extends SharedApp {
   readonly instance: string;
   /** Ends what this replica's own worker holds of a cancelled batch. */
   abortHere(batchId: string): void;
+  /** Writes the results of finished batches; resolves when that is done, or put off. */
+  compact(batchIds: readonly string[]): Promise<void>;
+  /** A batch of the OpenAI surface waits for its validation. */
+  wakeValidator(): void;
   /** What a wake-up sets going; the worker handler's own work. */
   wake(wake: Wake): void;
   /** Resolves when the service is ready; rejects with a ConfigError that ends the process. */
@@ -89,7 +93,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
     },
   });
   const parts = await createParts({ config, env, log, db, masterKey: home.masterKey });
-  const { wakes, pool, snapshot, secretBox, tokens, compactor } = parts;
+  const { wakes, pool, snapshot, secretBox, tokens, compactor, validator } = parts;
   const { clock, payloads } = parts.app;
   const queue: WakeQueue = {
     send(wake, count) {
@@ -164,7 +168,13 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       observe: observeWorker(metrics, clock),
     });
     const { id: selfId, mayRescue } = made.lease;
-    const sweep = parts.createSweeper({ instance, selfId, mayRescue, wake: made.wake });
+    const sweep = parts.createSweeper({
+      instance,
+      selfId,
+      mayRescue,
+      wake: made.wake,
+      validate: async () => validator.poke(),
+    });
     return { worker: made, sweeper: sweep };
   };
 
@@ -214,6 +224,8 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       return instance;
     },
     abortHere: (batchId) => worker?.cancelBatch(batchId),
+    compact: compactor.compact,
+    wakeValidator: validator.poke,
     wake(wake) {
       if (wake.kind === 'work') worker?.wake();
       else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);
@@ -224,7 +236,14 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
       stopping.abort();
       await readiness.done.catch(() => {});
       await (await polling)?.stop();
-      await Promise.all([worker?.stop(deadlineMs), sweeper?.stop(), compactor.stop(), storeChecks, served]);
+      await Promise.all([
+        worker?.stop(deadlineMs),
+        sweeper?.stop(),
+        validator.stop(),
+        compactor.stop(),
+        storeChecks,
+        served,
+      ]);
       await Promise.all([listener.stop(), lock?.release(), client.close(), payloads.close()]);
       wakes.close();
       await db.close();

@@ -23,7 +23,7 @@ export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
 async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, log: Log): Promise<boolean> {
   // No secret is read in a sweep.
   const parts = await createParts({ config, env, log, db, masterKey: null });
-  const { wakes, compactor } = parts;
+  const { wakes, compactor, validator } = parts;
   // Payloads of another database would all be orphans here.
   const fault = await parts.checkStore();
   if (fault !== null) throw new ConfigError(`nothing was done: ${fault}`);
@@ -33,6 +33,7 @@ async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, l
     instance: 'cli',
     selfId: () => self,
     mayRescue: () => true,
+    validate: async () => void (await validator.run()),
     wake: () => void wakes.send({ kind: 'work' }, 1).catch(() => {}),
   });
   try {

@@ -22,6 +22,38 @@ export const NATIVE_ROUTES = [
   { method: 'POST', pattern: '/v1/batches/{id}/cancel', handler: 'cancel' },
 ] as const satisfies readonly Route[];
 
+/** OpenAI's files (front-doors section 2); also below `/openai`. */
+export const FILES_ROUTES = [
+  { method: 'POST', pattern: '/v1/files', handler: 'createFile', body: 'stream' },
+  { method: 'GET', pattern: '/v1/files', handler: 'listFiles' },
+  { method: 'GET', pattern: '/v1/files/{id}', handler: 'getFile' },
+  { method: 'DELETE', pattern: '/v1/files/{id}', handler: 'removeFile' },
+  { method: 'GET', pattern: '/v1/files/{id}/content', handler: 'fileContent' },
+] as const satisfies readonly Route[];
+
+/** OpenAI's batches below `/openai`; at `/v1/batches` they share the native paths. */
+export const OPENAI_BATCHES_ROUTES = [
+  { method: 'POST', pattern: '/v1/batches', handler: 'createOpenaiBatch', body: 'read' },
+  { method: 'GET', pattern: '/v1/batches', handler: 'listOpenaiBatches' },
+  { method: 'GET', pattern: '/v1/batches/{id}', handler: 'getOpenaiBatch' },
+  { method: 'POST', pattern: '/v1/batches/{id}/cancel', handler: 'cancelOpenaiBatch' },
+] as const satisfies readonly Route[];
+
+/** Anthropic's message batches (front-doors section 4); also below `/anthropic`. */
+export const MESSAGE_BATCHES_ROUTES = [
+  { method: 'POST', pattern: '/v1/messages/batches', handler: 'createMessageBatch', body: 'stream' },
+  { method: 'GET', pattern: '/v1/messages/batches', handler: 'listMessageBatches' },
+  { method: 'GET', pattern: '/v1/messages/batches/{id}', handler: 'getMessageBatch' },
+  { method: 'DELETE', pattern: '/v1/messages/batches/{id}', handler: 'removeMessageBatch' },
+  { method: 'GET', pattern: '/v1/messages/batches/{id}/results', handler: 'messageBatchResults' },
+  { method: 'POST', pattern: '/v1/messages/batches/{id}/cancel', handler: 'cancelMessageBatch' },
+] as const satisfies readonly Route[];
+
+/** The same routes below a path of their own, for clients whose base URL has it. */
+export function prefixed(prefix: string, table: readonly Route[]): Route[] {
+  return table.map((route) => ({ ...route, pattern: prefix + route.pattern }));
+}
+
 export type NativeHandlerName = (typeof NATIVE_ROUTES)[number]['handler'];
 
 /** A route with the function that serves it. */

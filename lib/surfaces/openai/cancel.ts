@@ -7,8 +7,10 @@ import { parseBatchId } from './batch-id.ts';
 import { noSuchBatch, requireBatch } from './find-batch.ts';
 
 export interface CancelOpenaiDeps extends CancelDeps {
-  /** Writes the files of batches that have no running item; where it is not given the sweep does. */
-  compact?(batchIds: readonly string[]): void;
+  /** Writes the files of batches that have no running item; where it is not given the sweep does. Never rejects. */
+  compact?(batchIds: readonly string[]): void | Promise<void>;
+  /** False on Lambda, where nothing goes on after the answer. */
+  streaming?: boolean;
 }
 
 /**
@@ -42,7 +44,8 @@ export async function cancelOpenaiBatch(
   const row = await requireBatch(deps.db, owner, publicId);
   if (ran) {
     await announceCancel(deps, id);
-    deps.compact?.([id]);
+    const written = deps.compact?.([id]);
+    if (deps.streaming === false) await written;
   } else await endCancelled(deps.db, id);
   return row;
 }

@@ -1,0 +1,57 @@
+import { isUtf8 } from 'node:buffer';
+import { type ApiEvent, type ApiHandler, bodyOf, queryOf } from '../lib/http/event.ts';
+import { findMembers } from '../lib/json/members.ts';
+import { bomLength } from '../lib/json/scan.ts';
+import { cancel } from './cancel.ts';
+import { get } from './get.ts';
+import { list } from './list.ts';
+import type { NativeApp } from './native.ts';
+import type { OpenaiApp } from './openai.ts';
+import { cancelOpenaiBatchHandler } from './openai-cancel.ts';
+import { createOpenaiBatchHandler } from './openai-create.ts';
+import { getOpenaiBatchHandler } from './openai-get.ts';
+import { listOpenaiBatchesHandler } from './openai-list.ts';
+import { submit } from './submit.ts';
+
+// Paths that the native API and OpenAI's share (front-doors section 1). Each handler authenticates for itself.
+
+type SharedApp = NativeApp & OpenaiApp;
+
+/** A create of the OpenAI API is a few KiB with all its metadata; looking into more than this would cost native submits. */
+const LOOK_BYTES = 65_536;
+
+/** `POST /v1/batches`: `input_file_id` or `endpoint` make it OpenAI's; beside `shape` or `requests` they are refused. */
+export function createBatch(app: SharedApp): ApiHandler {
+  return either(submit(app), createOpenaiBatchHandler(app), (event) => isOpenaiCreate(bodyOf(event)));
+}
+
+/** `GET /v1/batches`: the native list is asked for with `surface`. */
+export function listBatches(app: SharedApp): ApiHandler {
+  return either(list(app), listOpenaiBatchesHandler(app), (event) => !queryOf(event).has('surface'));
+}
+
+/** `GET /v1/batches/{id}` */
+export function getBatch(app: SharedApp): ApiHandler {
+  return either(get(app), getOpenaiBatchHandler(app), hasOpenaiId);
+}
+
+/** `POST /v1/batches/{id}/cancel` */
+export function cancelBatch(app: SharedApp): ApiHandler {
+  return either(cancel(app), cancelOpenaiBatchHandler(app), hasOpenaiId);
+}
+
+function either(native: ApiHandler, openai: ApiHandler, isOpenai: (event: ApiEvent) => boolean): ApiHandler {
+  return (event, context) => (isOpenai(event) ? openai : native)(event, context);
+}
+
+function hasOpenaiId(event: ApiEvent): boolean {
+  return event.pathParameters?.id?.startsWith('batch_') === true;
+}
+
+function isOpenaiCreate(body: Buffer): boolean {
+  if (body.length > LOOK_BYTES || !isUtf8(body)) return false;
+  const found = findMembers(body, ['input_file_id', 'endpoint', 'shape', 'requests', 'upload_id'], bomLength(body));
+  if (found.kind !== 'object') return false;
+  const has = (name: string) => found.members.has(name);
+  return (has('input_file_id') || has('endpoint')) && !has('shape') && !has('requests') && !has('upload_id');
+}
