@@ -24,7 +24,7 @@ export function messageBatchResultsHandler(app: AnthropicResultsApp): ApiHandler
     const answer = { statusCode: 200, headers: { 'content-type': JSONL }, batchId: key.id };
     if (app.streaming) return { ...answer, stream: messageResultBytes(app, results) };
     if (results.bytes > ANSWER_BYTES && app.payloads.link) {
-      const location = await app.payloads.link(results.ref, LINK_SECONDS);
+      const location = await app.payloads.link(results.ref, LINK_SECONDS, JSONL);
       return { ...answer, statusCode: 303, headers: { location } };
     }
     const chunks: Buffer[] = [];

@@ -60,8 +60,8 @@ export interface PayloadStore {
   stream(ref: PayloadRef, offset: number, length: number): AsyncIterable<Buffer>;
   /** Length of the object in bytes. */
   size(ref: PayloadRef): Promise<number>;
-  /** Where the store can: a URL of the whole object, as JSON, that needs no credential for so many seconds. */
-  link?(ref: PayloadRef, seconds: number): Promise<string>;
+  /** Where the store can: a URL of the whole object, as JSON unless said, that needs no credential for so many seconds. */
+  link?(ref: PayloadRef, seconds: number, contentType?: string): Promise<string>;
   /** Where the store can: a URL that takes one PUT of exactly `bytes`, without a credential, for so many seconds. */
   uploadLink?(ref: PayloadRef, bytes: number, seconds: number): Promise<string>;
   /** Deletes objects; one that is not there is no error. */

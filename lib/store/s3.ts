@@ -151,8 +151,8 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
         throw readError(ref, error);
       }
     },
-    link(ref, seconds) {
-      const input = { Bucket: bucket, Key: keyOf(ref) };
+    link(ref, seconds, contentType) {
+      const input = { Bucket: bucket, Key: keyOf(ref), ResponseContentType: contentType };
       return getSignedUrl(s3, new GetObjectCommand(input), { expiresIn: seconds });
     },
     uploadLink(ref, bytes, seconds) {

@@ -7,7 +7,7 @@ import type { PayloadStore } from '../../lib/store/payloads.ts';
 export interface Outcome {
   idx: number;
   state: Extract<ItemState, 'completed' | 'discarded' | 'cancelled'>;
-  /** Of a completed item. */
+  /** Of a completed item, or the error body that is kept of a discarded one. */
   body?: Buffer | string;
   /** Of a discarded one. */
   error?: string;
@@ -33,10 +33,10 @@ export async function finish({ database, payloads }: Stores, batchId: string, ou
     await tx.query({
       name: 'test_finish_items',
       text: `update batch_items i set state = n.state::item_state, finalized_at = clock_timestamp(), error = n.error,
-          segment_id = case when n.state = 'completed' then $2::uuid end,
-          output_offset = case when n.state = 'completed' then n.off end,
-          output_length = case when n.state = 'completed' then n.len end,
-          output_crc = case when n.state = 'completed' then n.crc end
+          segment_id = case when n.state = 'completed' or n.len > 0 then $2::uuid end,
+          output_offset = case when n.state = 'completed' or n.len > 0 then n.off end,
+          output_length = case when n.state = 'completed' or n.len > 0 then n.len end,
+          output_crc = case when n.state = 'completed' or n.len > 0 then n.crc end
         from unnest($3::int[], $4::text[], $5::text[], $6::int[], $7::int[], $8::bigint[])
           as n(idx, state, error, off, len, crc)
         where i.batch_id = $1::uuid and i.idx = n.idx`,
