@@ -6,10 +6,10 @@ import { Writable } from 'node:stream';
 import { pino } from 'pino';
 import { vi } from 'vitest';
 import { type Server, startServer } from '../../bin/serve.ts';
-import { nativeHandlers } from '../../handlers/native.ts';
+import { inferenceRoutes } from '../../handlers/inference.ts';
 import type { App } from '../../lib/app.ts';
 import { loadConfig } from '../../lib/config.ts';
-import { bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import { createMatcher } from '../../lib/http/routes.ts';
 import { plaintextOf } from '../unit/auth-catalog.ts';
 import { type Answer, asEvent, type Call, overHttp, type Way } from './native-api.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
@@ -232,7 +232,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   const { app } = server;
   await app.ready;
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(bindRoutes(NATIVE_ROUTES, nativeHandlers(lambda(app))));
+  const find = createMatcher(inferenceRoutes(lambda(app)));
 
   const sql = async (text: string, values: unknown[] = []) => {
     const name = `test_${createHash('md5').update(text).digest('hex')}`;
