@@ -37,7 +37,7 @@ export function submit(app: SubmitApp): ApiHandler {
     const parsed = parseSubmission(body, app.maxItems);
     const made =
       'uploadId' in parsed
-        ? await submitUpload(app, { ...request, ...parsed, maxItems: app.maxItems })
+        ? await submitUpload(app, { ...request, ...parsed, maxItems: app.maxItems, maxBytes: app.maxRequestBytes })
         : await submitBatch(app, { ...request, ...parsed });
     const replayed: Record<string, string> = made.replayed ? { 'idempotency-replayed': 'true' } : {};
     const answer = json(202, { id: made.id, status: 'queued', total_items: made.totalItems }, replayed);

@@ -10,9 +10,12 @@ import { type Authenticated, authenticated, type GateDeps } from './middleware.t
 /** The body is one number: what is larger is something else, and not worth parsing. */
 const MAX_BODY_BYTES = 16 * 1024;
 
+/** The largest body of any surface, that of a message batch (front-doors section 4); each checks its own limit at its use. */
+const MAX_UPLOAD_BYTES = 256 * 1024 * 1024;
+
 export interface UploadApp extends GateDeps, CreateUploadDeps {
-  /** An upload is a submit's body: it may be as large. */
-  maxRequestBytes: number;
+  /** 256 MiB unless a test says otherwise. */
+  maxUploadBytes?: number;
   /** How callers reach the inference port; null takes the host that they asked. */
   publicUrl: string | null;
 }
@@ -22,7 +25,8 @@ export function upload(app: UploadApp): ApiHandler {
   const handle: Authenticated = async (event, { owner }) => {
     refuseEncodedBody(event.headers);
     const bytes = bytesOf(bodyOf(event));
-    if (bytes > app.maxRequestBytes) throw bodyTooLarge(`${bytes} bytes`, app.maxRequestBytes);
+    const limit = app.maxUploadBytes ?? MAX_UPLOAD_BYTES;
+    if (bytes > limit) throw bodyTooLarge(`${bytes} bytes`, limit);
     const origin = () => originOf(event, app.publicUrl);
     const { id, url, expiresAt } = await createUpload(app, { owner, bytes, origin });
     return json(201, { upload_url: url, upload_id: id, expires_at: expiresAt.toISOString() });

@@ -18,12 +18,15 @@ export interface SubmitUploadRequest
   extends Omit<SubmitRequest, 'upload' | 'shape' | 'items' | 'maxAttempts' | 'onLimit' | 'completionWindowSeconds'> {
   uploadId: string;
   maxItems: number;
+  /** Uploads of other surfaces are larger. */
+  maxBytes: number;
 }
 
 /**
  * Makes a batch of an upload. Its bytes are read once and written again under a key that its sender cannot write:
  * what was checked is what will run. One batch uses it up, in its own transaction; a submit that is refused does not.
- * Throws `not_found` (unknown, another's, expired), `upload_incomplete`, `upload_used`, and what a submit throws.
+ * Throws `not_found` (unknown, another's, expired), `body_too_large`, `upload_incomplete`, `upload_used`, and what a
+ * submit throws.
  */
 export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUploadRequest): Promise<Recorded> {
   const key = { id: request.uploadId, owner: request.attribution.owner };
@@ -32,6 +35,10 @@ export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUpload
   if (upload === null) throw notFound();
   if (upload.used !== null) return repeated(deps.db, request, upload.used);
   if (upload.expired) throw notFound();
+  if (upload.bytes > request.maxBytes) {
+    const message = `request body too large: ${upload.bytes} bytes sent, the limit is ${request.maxBytes} bytes`;
+    throw new ApiError('body_too_large', message, { param: 'upload_id' });
+  }
 
   const body = await readUpload(deps.payloads, ref, upload.bytes);
   if (body === null) {

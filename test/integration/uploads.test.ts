@@ -10,11 +10,13 @@ import { createBucket, startFaux, TEST_CLIENT } from '../support/aws.ts';
 import { type Answer, createNativeApi, type NativeApi, WAYS } from '../support/native-api.ts';
 
 const LIMIT = 12 * 1024 * 1024;
+/** Other surfaces take more than a native submit does. */
+const UPLOAD_LIMIT = 2 * LIMIT;
 const HOUR = 3_600_000;
 const BODY = Buffer.from('\ufeff {"shape":"openai", "requests" : [ {"b":1, "a":2} , 1e400 ], "max_attempts":2} ');
 
 async function openFiles(): Promise<{ api: NativeApi; close(): Promise<void> }> {
-  const api = await createNativeApi(() => ({ maxRequestBytes: LIMIT }));
+  const api = await createNativeApi(() => ({ maxRequestBytes: LIMIT, maxUploadBytes: UPLOAD_LIMIT }));
   return { api, close: () => api.close() };
 }
 
@@ -22,7 +24,7 @@ async function openS3(): Promise<{ api: NativeApi; close(): Promise<void> }> {
   const server = await startFaux();
   await createBucket(server.endpoint, 'payloads');
   const payloads = createS3Store({ bucket: 'payloads', prefix: 'p', endpoint: server.endpoint, client: TEST_CLIENT });
-  const api = await createNativeApi(() => ({ maxRequestBytes: LIMIT, payloads }));
+  const api = await createNativeApi(() => ({ maxRequestBytes: LIMIT, maxUploadBytes: UPLOAD_LIMIT, payloads }));
   return {
     api: { ...api, payloads },
     async close() {
@@ -149,7 +151,7 @@ describe.each([
     });
 
     test.each([
-      [{ bytes: LIMIT + 1 }, 'body_too_large'],
+      [{ bytes: UPLOAD_LIMIT + 1 }, 'body_too_large'],
       [{ bytes: 0 }, 'invalid_value'],
       [{ bytes: 1.5 }, 'invalid_value'],
       [{ bytes: '7' }, 'invalid_value'],
@@ -160,9 +162,17 @@ describe.each([
       expectError(answer, 400, code);
       if (code === 'body_too_large') {
         expect(answer.json.error.message).toBe(
-          `request body too large: ${LIMIT + 1} bytes sent, the limit is ${LIMIT} bytes`,
+          `request body too large: ${UPLOAD_LIMIT + 1} bytes sent, the limit is ${UPLOAD_LIMIT} bytes`,
         );
       }
+    });
+
+    test('refuses a submit of an upload that is larger than a submit may be', async () => {
+      const { status, json } = await announce({ bytes: LIMIT + 1 });
+      expect(status).toBe(201);
+      const answer = await submit({ upload_id: json.upload_id });
+      expectError(answer, 400, 'body_too_large');
+      expect(answer.json.error.message).toContain(`${LIMIT + 1} bytes sent, the limit is ${LIMIT} bytes`);
     });
 
     test.each([
