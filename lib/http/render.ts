@@ -2,6 +2,7 @@ import { API_ERRORS, ApiError, reasonOf } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { sqlState } from '../store/db.ts';
 import { StorageFull } from '../store/payloads.ts';
+import { isStoreAway } from '../store/store-away.ts';
 import { errorBody } from './error-form.ts';
 import type { ApiResult } from './event.ts';
 
@@ -22,7 +23,8 @@ export function json(statusCode: number, value: unknown, headers: Record<string,
 
 /**
  * The one exit of errors: whatever was thrown becomes an answer here. Nothing of 500 and above shows its own message:
- * the log has it, under the request id. The path decides about the form. A database that is away and a full store are 503 with Retry-After, not 500.
+ * the log has it, under the request id. The path decides about the form. A database or a store that is away and a full
+ * store are 503 with Retry-After, not 500.
  */
 export function renderError(error: unknown, requestId: string, log: Log, path: string): ApiResult {
   const known = asApiError(error);
@@ -40,7 +42,7 @@ export function renderError(error: unknown, requestId: string, log: Log, path: s
 function asApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   if (error instanceof StorageFull) return new ApiError('storage_full', undefined, { cause: error });
-  if (isDatabaseAway(error)) return new ApiError('not_ready', undefined, { cause: error });
+  if (isDatabaseAway(error) || isStoreAway(error)) return new ApiError('not_ready', undefined, { cause: error });
   return new ApiError('internal', undefined, { cause: error });
 }
 

@@ -190,6 +190,20 @@ describe.each(WAYS)('over %s', (way) => {
     expect((await results(id)).json.results.map((r: { response: string }) => r.response)).toEqual(['0', '1']);
   });
 
+  test.each(['EIO', 'ESTALE', 'EACCES'])('asks to come again when the document of a batch meets %s', async (code) => {
+    const id = await finished(3, (idx) => `"${idx}"`);
+    await compact(id);
+    onRead = () => {
+      throw Object.assign(new Error(`${code} /secret`), { code });
+    };
+    const answer = await results(id);
+    expect([answer.status, answer.json.error.code]).toEqual([503, 'not_ready']);
+    expect(answer.headers.get('retry-after')).toBe('5');
+    expect(answer.text).not.toContain('secret');
+    onRead = () => {};
+    expect(ids(await results(id))).toEqual([0, 1, 2]);
+  });
+
   test('answers 404 when the batch is deleted before the first byte', async () => {
     const id = await finished(1, () => '1');
     onRead = async (ref) => {

@@ -2,7 +2,11 @@ import { expect, test } from 'vitest';
 import { API_ERRORS, ApiError, type ApiErrorCode } from '../../lib/errors.ts';
 import { renderError } from '../../lib/http/render.ts';
 import { createLog } from '../../lib/log.ts';
-import { StorageFull } from '../../lib/store/payloads.ts';
+import { PayloadNotFound, StorageFull } from '../../lib/store/payloads.ts';
+
+/** An error as the AWS SDK throws it. */
+const aws = (name: string, httpStatusCode: number | undefined) =>
+  Object.assign(new Error('injected'), { name, $metadata: { httpStatusCode } });
 
 const render = (error: unknown) => {
   const { statusCode, headers, body } = renderError(error, 'r', createLog('silent'), '/v1/batches');
@@ -47,6 +51,17 @@ test.each([
   ['a refused connection', Object.assign(new Error('connect'), { code: 'ECONNREFUSED' }), 503, 'not_ready'],
   ['a cut connection', new Error('Connection terminated unexpectedly'), 503, 'not_ready'],
   ['a database that shuts down', Object.assign(new Error('admin'), { code: '57P01' }), 503, 'not_ready'],
+  ['a name server that is away', Object.assign(new Error('lookup'), { code: 'EAI_AGAIN' }), 503, 'not_ready'],
+  ['a disk that does not read', Object.assign(new Error('read'), { code: 'EIO' }), 503, 'not_ready'],
+  ['a mount that went away', Object.assign(new Error('stale'), { code: 'ESTALE' }), 503, 'not_ready'],
+  ['throttling by S3', aws('SlowDown', 503), 503, 'not_ready'],
+  ['throttling with another status', aws('ThrottlingException', 400), 503, 'not_ready'],
+  ['S3 that fails without a word', aws('UnknownError', 502), 503, 'not_ready'],
+  ['S3 that does not answer', aws('TimeoutError', undefined), 503, 'not_ready'],
+  ['S3 that refuses the credentials', aws('AccessDenied', 403), 500, 'internal'],
+  ['a bucket that is not there', aws('NoSuchBucket', 404), 500, 'internal'],
+  ['an object that is not there', new PayloadNotFound('result/x'), 500, 'internal'],
+  ['a request that S3 does not understand', aws('InvalidArgument', 400), 500, 'internal'],
   ['a broken constraint', Object.assign(new Error('check'), { code: '23514' }), 500, 'internal'],
   ['a fault of the code', new TypeError('x is undefined'), 500, 'internal'],
   ['a thrown string', 'text', 500, 'internal'],

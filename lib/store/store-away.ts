@@ -1,0 +1,32 @@
+import { configFaultOf, faultName, isNotFound } from './s3-errors.ts';
+
+/** Of files, NFS included (design section 3: transient reads), and of the network to S3, its names included. */
+const PASSING_CODES: ReadonlySet<unknown> = new Set([
+  ...['EIO', 'ESTALE', 'EACCES', 'EAGAIN', 'EBUSY', 'EMFILE', 'ENFILE', 'ENODEV', 'ENXIO', 'EREMOTEIO', 'ENOTCONN'],
+  ...[
+    'ETIMEDOUT',
+    'EHOSTDOWN',
+    'EHOSTUNREACH',
+    'ENETDOWN',
+    'ENETUNREACH',
+    'ECONNREFUSED',
+    'ECONNRESET',
+    'ECONNABORTED',
+  ],
+  ...['EPIPE', 'ENOTFOUND', 'EAI_AGAIN'],
+]);
+
+/** Names of S3 errors below 500 that pass. */
+const PASSING_NAMES = /^(SlowDown|Throttl|TooManyRequests|RequestTime|TimeoutError|ExpiredToken)/;
+
+/**
+ * Whether a read of the payload store failed in a way that goes by itself: throttling, 5xx, a network or a mount that is
+ * away. A missing object, a short one and what a person has to mend (s3-errors.ts) do not.
+ */
+export function isStoreAway(error: unknown): boolean {
+  const { code, $metadata } = (error ?? {}) as { code?: unknown; $metadata?: { httpStatusCode?: number } };
+  if (PASSING_CODES.has(code)) return true;
+  if ($metadata === undefined || configFaultOf(error) !== null || isNotFound(error)) return false;
+  const status = $metadata.httpStatusCode;
+  return status === 429 || (status !== undefined && status >= 500) || PASSING_NAMES.test(faultName(error));
+}
