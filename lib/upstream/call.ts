@@ -16,6 +16,8 @@ const EMPTY = Buffer.alloc(0);
 /** What a call shares with all others of its client. */
 export interface CallContext {
   clock: Clock;
+  /** Monotonic ms, without times in which the process stood still: what deadlines are measured in. */
+  awakeMs(): number;
   maxResponseBytes: number;
   /** Calls begun and not over: while there are any, the client's timer runs. */
   open: number;
@@ -39,7 +41,7 @@ export interface CallContext {
  * callbacks (onHeaders with unparsed pairs) cost 8 % less a request than undici's newer ones.
  */
 export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
-  /** Monotonic ms; time in which we ourselves did not read does not count. */
+  /** In `awakeMs`; time in which we ourselves did not read does not count. */
   private deadline: number;
   private readonly request: CallRequest;
   private readonly context: CallContext;
@@ -82,7 +84,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
     this.context = context;
     this.resolve = resolve;
     this.startedAt = context.clock.now();
-    this.deadline = context.clock.monotonic() + request.timeoutMs;
+    this.deadline = context.awakeMs() + request.timeoutMs;
   }
 
   start(): void {
@@ -141,7 +143,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
     const more = this.size - this.taken;
     this.taken = this.size;
     if (this.context.budget.take(this, more)) return true;
-    this.pausedAt = this.context.clock.monotonic();
+    this.pausedAt = this.context.awakeMs();
     return false;
   }
 
@@ -168,7 +170,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
 
   resume(): void {
     if (this.pausedAt === null) return;
-    this.deadline += this.context.clock.monotonic() - this.pausedAt;
+    this.deadline += this.context.awakeMs() - this.pausedAt;
     this.pausedAt = null;
     // Later: it may be another call's last bytes that made room, and undici's parser, which is in the middle of them,
     // refuses to run a second time beneath itself. Both calls would hang.

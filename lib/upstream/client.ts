@@ -11,6 +11,12 @@ import type { CallResult, UpstreamClient } from './outcome.ts';
  */
 const TICK_MS = 50;
 
+/**
+ * A look that comes later than this by so much tells of a process that stood still (stopped, or starved of its CPU). The
+ * answers that came meanwhile are read only after it, and would all be time-outs.
+ */
+const STOOD_STILL_MS = 1_000;
+
 /** An origin without a call for this long is forgotten when a new one comes up. */
 const ORIGIN_IDLE_MS = 60_000;
 
@@ -44,15 +50,18 @@ interface Route {
  * The client that all upstream calls go through: POST, no redirects, no cookies, no proxies. `call` never rejects; what
  * the network or the upstream did is the result's class. Headers are cached by the identity of their object, so a
  * caller passes the same one again (`callTarget` does) and never changes it. An abort takes effect within 50 ms, unless
- * the answer is whole by then. `close` ends calls in flight as `aborted`.
+ * the answer is whole by then. A call's time does not run while this process stands still. `close` ends calls in flight as `aborted`.
  */
 export function createUpstreamClient(options: UpstreamClientOptions): UpstreamClient {
   const { clock } = options;
   const pools = new Map<string, OriginPool>();
   const routes = new Map<string, Route | null>();
   const headers = new WeakMap<object, string[]>();
+  let stoodStillMs = 0;
+  let lastTick = 0;
   const context: CallContext = {
     clock,
+    awakeMs: () => clock.monotonic() - stoodStillMs,
     maxResponseBytes: options.maxResponseBytes ?? 64 * 1024 * 1024,
     open: 0,
     pausing: new Set(),
@@ -62,7 +71,10 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
   let closed = false;
 
   function tick(): void {
-    const now = clock.monotonic();
+    const lateMs = clock.monotonic() - lastTick - TICK_MS;
+    if (lateMs > STOOD_STILL_MS) stoodStillMs += lateMs;
+    lastTick = clock.monotonic();
+    const now = context.awakeMs();
     for (const pool of pools.values()) pool.check(now);
     for (const call of context.pausing) call.check(now);
     if (context.open > 0 || timer === null) return;
@@ -111,7 +123,10 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
       if (closed || request.signal.aborted) return Promise.resolve(unsent(clock, 'aborted'));
       if (route === null) return Promise.resolve(unsent(clock, 'unreachable'));
       if (request.timeoutMs <= 0) return Promise.resolve(unsent(clock, 'timeout'));
-      timer ??= setInterval(tick, TICK_MS);
+      if (timer === null) {
+        timer = setInterval(tick, TICK_MS);
+        lastTick = clock.monotonic();
+      }
       const dispatch: Dispatcher.DispatchOptions = {
         path: route.path,
         method: 'POST',

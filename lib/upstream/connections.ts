@@ -16,7 +16,7 @@ export interface Connection {
 
 /** What a pool needs to know of a call that holds a connection. */
 export interface Holder {
-  /** Ends itself when its deadline has passed or its signal has aborted; `now` in monotonic ms. */
+  /** Ends itself when its deadline has passed or its signal has aborted; `now` as deadlines are measured. */
   check(now: number): void;
   end(callClass: 'aborted'): void;
 }

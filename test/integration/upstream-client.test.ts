@@ -235,6 +235,37 @@ describe('the time limit', () => {
     expect(await call('plain')).toMatchObject({ class: 'success' });
   });
 
+  test('does not run while the process stands still, and goes on afterwards', async () => {
+    let aheadMs = 0;
+    let looks = 0;
+    const monotonic = () => {
+      looks++;
+      return systemClock.monotonic() + aheadMs;
+    };
+    const own = createUpstreamClient({ connections: 2, userAgent: 'x', clock: { ...systemClock, monotonic } });
+    const release = upstream.hold();
+    const answered = own.call(request('plain', { timeoutMs: 10_000 }));
+    const hanging = own.call(request('hang', { timeoutMs: 10_000 }));
+    await upstream.waitForRequests(2);
+    // Frozen for a minute: the first look after it must not end them, though both limits are over by the clock.
+    aheadMs = 60_000;
+    const before = looks;
+    let ended = false;
+    void answered.then(() => {
+      ended = true;
+    });
+    while (looks < before + 8 && !ended) await new Promise((resolve) => setTimeout(resolve, 5));
+    release();
+    expect(await answered).toMatchObject({ class: 'success' });
+    // Time that passes look by look counts: 400 ms with each of them.
+    const passing = setInterval(() => {
+      aheadMs += 400;
+    }, 50);
+    expect(await hanging).toMatchObject({ class: 'timeout' });
+    clearInterval(passing);
+    await own.close();
+  });
+
   test('that is already spent sends nothing', async () => {
     expect(await call('plain', { timeoutMs: 0 })).toMatchObject({ class: 'timeout' });
     expect(upstream.received).toHaveLength(0);
