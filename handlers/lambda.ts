@@ -1,14 +1,13 @@
-import { cancel as cancelHandler } from './cancel.ts';
-import { get as getHandler } from './get.ts';
+import { cancelBatch, createBatch, getBatch, listBatches } from './by-surface.ts';
 import { health as healthHandler } from './health.ts';
-import { list as listHandler } from './list.ts';
+import { messageBatchRoutes, openaiRoutes } from './inference.ts';
 import { onLambda } from './on-lambda.ts';
 import { remove as removeHandler } from './remove.ts';
 import { results as resultsHandler } from './results.ts';
-import { submit as submitHandler } from './submit.ts';
+import { routed } from './routed.ts';
 import { sweep as sweepHandler } from './sweep.ts';
 import { upload as uploadHandler } from './upload.ts';
-import { usageHandler } from './usage.ts';
+import { usageRoutes } from './usage.ts';
 import { worker as workerHandler } from './worker.ts';
 
 // The functions of serverless.yml, by the names of its `handler` entries.
@@ -16,21 +15,25 @@ import { worker as workerHandler } from './worker.ts';
 /** `GET /healthz` */
 export const health = onLambda(healthHandler);
 /** `POST /v1/batches` */
-export const submit = onLambda(submitHandler);
+export const submit = onLambda(createBatch);
 /** `POST /v1/uploads` */
 export const upload = onLambda(uploadHandler);
 /** `GET /v1/batches` */
-export const list = onLambda(listHandler);
+export const list = onLambda(listBatches);
 /** `GET /v1/batches/{id}` */
-export const get = onLambda(getHandler);
+export const get = onLambda(getBatch);
 /** `DELETE /v1/batches/{id}` */
 export const remove = onLambda(removeHandler);
 /** `GET /v1/batches/{id}/results` */
 export const results = onLambda(resultsHandler);
 /** `POST /v1/batches/{id}/cancel` */
-export const cancel = onLambda(cancelHandler);
+export const cancel = onLambda(cancelBatch);
 /** `GET /v1/usage/events|summary|timeseries` */
-export const usage = onLambda(usageHandler);
+export const usage = onLambda((app) => routed(usageRoutes(app)));
+/** `/v1/files` and all below `/openai` */
+export const openai = onLambda((app) => routed(openaiRoutes(app)));
+/** `/v1/messages/batches` and all below `/anthropic` */
+export const messageBatches = onLambda((app) => routed(messageBatchRoutes(app)));
 /** Event source: the queue of wake-ups. */
 export const worker = onLambda(workerHandler);
 /** Schedule: each minute, and each hour with `{"housekeep": true}`. */

@@ -35,13 +35,3 @@ export function usageRoutes(app: GateDeps & { db: Database }): BoundRoute[] {
     timeseries: own(readers.timeseries),
   });
 }
-
-/** The same three calls as one Lambda function. */
-export function usageHandler(app: GateDeps & { db: Database }): ApiHandler {
-  const routes = usageRoutes(app);
-  return (event, context) => {
-    const route = routes.find(({ pattern }) => pattern === event.rawPath);
-    if (route === undefined) throw new Error(`no route for ${event.routeKey}`);
-    return route.run(event, context);
-  };
-}

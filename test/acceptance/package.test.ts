@@ -6,7 +6,14 @@ import { promisify } from 'node:util';
 import type { Context } from 'aws-lambda';
 import { beforeAll, describe, expect, test } from 'vitest';
 import type * as Functions from '../../handlers/lambda.ts';
-import { NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import {
+  FILES_ROUTES,
+  MESSAGE_BATCHES_ROUTES,
+  NATIVE_ROUTES,
+  OPENAI_BATCHES_ROUTES,
+  prefixed,
+  type Route,
+} from '../../lib/http/routes.ts';
 import { countdown, startPlatform, wakeEvent } from '../support/lambda.ts';
 import { createTestDatabase } from '../support/postgres.ts';
 import { startUpstream } from '../support/upstream.ts';
@@ -31,16 +38,19 @@ beforeAll(async () => {
 }, 120_000);
 
 describe('npm run package', () => {
-  test('gives every native route and the usage calls a function of its own kind', () => {
+  test('gives every route of the three surfaces and the usage calls a function', () => {
     const routes = ofType('AWS::ApiGatewayV2::Route').map(([, { Properties }]) => Properties.RouteKey as string);
     const usage = ['events', 'summary', 'timeseries'].map((name) => `GET /v1/usage/${name}`);
-    const native = NATIVE_ROUTES.map(({ method, pattern }) => `${method} ${pattern}`);
-    expect(routes.sort()).toEqual([...native, ...usage].sort());
+    const tables: (readonly Route[])[] = [NATIVE_ROUTES, FILES_ROUTES, MESSAGE_BATCHES_ROUTES];
+    tables.push(prefixed('/openai', FILES_ROUTES), prefixed('/openai', OPENAI_BATCHES_ROUTES));
+    tables.push(prefixed('/anthropic', MESSAGE_BATCHES_ROUTES));
+    const surfaces = tables.flat().map(({ method, pattern }) => `${method} ${pattern}`);
+    expect(routes.sort()).toEqual([...surfaces, ...usage].sort());
   });
 
   test('runs all functions on nodejs24.x and arm64, the worker for 900 s and on a reservation that a flag leaves out', () => {
     const functions = ofType('AWS::Lambda::Function');
-    expect(functions).toHaveLength(11);
+    expect(functions).toHaveLength(13);
     for (const [, { Properties }] of functions) {
       expect([Properties.Runtime, Properties.Architectures]).toEqual(['nodejs24.x', ['arm64']]);
     }
