@@ -79,6 +79,8 @@ describe('README.md', () => {
     expect(out).toContain('{"status":"cancelled"}');
     expect(out).toMatch(/\{"id":"[^"]+","deleted":true\}/);
     expect(out).toMatch(/"status":"queued","total_items":1\}/);
+    expect(out).toMatch(/\{"id":"batch_req_[^"]+","custom_id":"hello","response":\{"status_code":200,/);
+    expect(out).toContain('{"custom_id":"hello","result":{"type":"succeeded","message":{');
     expect(out).toContain('"kind":"Policy"');
     expect(out).toContain('relay_batch_items_total{state="discarded"} ');
     expect(out).toMatch(/0 created, 0 updated, 0 deleted, \d+ unchanged/);
@@ -99,7 +101,7 @@ describe('README.md', () => {
       'npm run --silent demo',
       'check:start',
       'npm run --silent bench -- slice start',
-      'npm test',
+      'tests tests 1200 test ', // `npm run test`
       'check:',
     ]) {
       expect(ci).toContain(step);
