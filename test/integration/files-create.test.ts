@@ -1,6 +1,7 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../lib/clock.ts';
 import { createS3Store } from '../../lib/store/s3.ts';
@@ -305,8 +306,9 @@ describe.each([
     const from = api.seen.length;
     const form = formOf([PURPOSE, { ...FILE, value: Buffer.alloc(LIMIT, 'x') }]);
     const socket = connect(api.port, '127.0.0.1');
-    socket.write(head(form.length));
-    socket.write(form.subarray(0, form.length - 100));
+    socket.write(head(form.length, 'Expect: 100-continue\r\n'));
+    expect(String((await once(socket, 'data'))[0])).toBe('HTTP/1.1 100 Continue\r\n\r\n');
+    await promisify((done: () => void) => socket.write(form.subarray(0, form.length - 100), done))();
     socket.destroy();
     await expect.poll(() => api.seen.slice(from).map(({ status }) => status)).toEqual([499]);
     expect([await fileCount(), await api.objects('input')]).toEqual(before);

@@ -1,17 +1,9 @@
 import { filesHandlers } from '../../handlers/files.ts';
 import { type SeenRequest, serve } from '../../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, createMatcher, type Route } from '../../lib/http/routes.ts';
+import { type BoundRoute, bindRoutes, createMatcher, FILES_ROUTES } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/store/payloads.ts';
 import { BOUNDARY } from './files-form.ts';
 import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
-
-const ROUTES = [
-  { method: 'POST', pattern: '/v1/files', handler: 'createFile', body: 'stream' },
-  { method: 'GET', pattern: '/v1/files', handler: 'listFiles' },
-  { method: 'GET', pattern: '/v1/files/{id}', handler: 'getFile' },
-  { method: 'DELETE', pattern: '/v1/files/{id}', handler: 'removeFile' },
-  { method: 'GET', pattern: '/v1/files/{id}/content', handler: 'fileContent' },
-] as const satisfies readonly Route[];
 
 /** The files API on a real database and store, beside the native one that announces uploads. */
 export interface FilesApi {
@@ -31,7 +23,7 @@ export async function createFilesApi(maxFileBytes: number, payloads?: PayloadSto
   const native = await createNativeApi(() => (payloads === undefined ? {} : { payloads }));
   const app = { ...native.app, payloads: payloads ?? native.payloads, db: native.database.db };
   const bound = (streaming: boolean): BoundRoute[] =>
-    bindRoutes(ROUTES, filesHandlers({ ...app, streaming }, maxFileBytes));
+    bindRoutes(FILES_ROUTES, filesHandlers({ ...app, streaming }, maxFileBytes));
   const seen: SeenRequest[] = [];
   const onRequest = (request: SeenRequest) => void seen.push(request);
   const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };
