@@ -7,6 +7,7 @@ import { readUncompacted, setResults } from '../store/sweep.sql.ts';
 import { ITEM_STATES } from './batch.ts';
 import { resultElements } from './elements.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, writeIndexRecord } from './result-index.ts';
+import { createRetryPauses } from './retry-pauses.ts';
 
 export interface CompactDeps {
   db: Database;
@@ -27,15 +28,13 @@ export interface Finished {
  */
 export type ResultsWriter = (deps: CompactDeps, batch: Finished) => Promise<boolean>;
 
-const RETRY_MIN_MS = 10_000;
-const RETRY_MAX_MS = 3_600_000;
-
 /** Writers by surface; a surface without one gets the native document. */
 export type ResultsWriters = Readonly<Record<string, ResultsWriter>>;
 
 /**
- * Compacts finished batches, one after the other, by the writer of their surface (the native one is built in). One that cannot be (a response that is not readable) stays as it is, is
- * served from its segments, and is tried again with a growing pause.
+ * Compacts finished batches, one after the other, by the writer of their surface (the native one is built in). One that
+ * cannot be (a response that is not readable) stays as it is, is served from its segments, and is tried again with a growing
+ * pause.
  */
 export function createCompactor(
   deps: CompactDeps,
@@ -44,21 +43,19 @@ export function createCompactor(
   compact(batchIds: readonly string[]): Promise<void>;
   stop(): Promise<void>;
 } {
-  const failed = new Map<string, { notBefore: number; pauseMs: number }>();
+  const pauses = createRetryPauses(deps.clock.monotonic);
   const queued = new Set<string>();
   let tail: Promise<void> = Promise.resolve();
   let stopped = false;
 
   const one = async (id: string): Promise<void> => {
     queued.delete(id);
-    const before = failed.get(id);
-    if (stopped || (before && deps.clock.monotonic() < before.notBefore)) return;
+    if (stopped || !pauses.mayTry(id)) return;
     try {
       await compactBatch(deps, id, writers);
-      failed.delete(id);
+      pauses.succeeded(id);
     } catch (error) {
-      const pauseMs = Math.min(RETRY_MAX_MS, before ? before.pauseMs * 2 : RETRY_MIN_MS);
-      failed.set(id, { notBefore: deps.clock.monotonic() + pauseMs, pauseMs });
+      pauses.failed(id);
       deps.log.warn({ err: reasonOf(error), batch: id }, 'batch not compacted, its results stay in their segments');
     }
   };

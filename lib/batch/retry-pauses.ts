@@ -1,0 +1,32 @@
+const RETRY_MIN_MS = 10_000;
+const RETRY_MAX_MS = 3_600_000;
+/** What could be tried again for so long and was not has gone: the sweep offers what still waits with every beat. */
+const FORGET_MS = 3_600_000;
+
+/** What failed, and when it may be tried again. */
+export interface RetryPauses {
+  /** False during the pause after a failure. */
+  mayTry(id: string): boolean;
+  /** Begins a pause: 10 s, doubled with each failure, at most an hour. */
+  failed(id: string): void;
+  succeeded(id: string): void;
+  /** How many are remembered. */
+  size(): number;
+}
+
+/** Growing pauses by id. An id that is not heard of again (a batch that was deleted) is forgotten with a later failure. */
+export function createRetryPauses(monotonic: () => number): RetryPauses {
+  const pauses = new Map<string, { notBefore: number; pauseMs: number }>();
+  return {
+    mayTry: (id) => monotonic() >= (pauses.get(id)?.notBefore ?? Number.NEGATIVE_INFINITY),
+    failed(id) {
+      const now = monotonic();
+      const before = pauses.get(id);
+      const pauseMs = before ? Math.min(RETRY_MAX_MS, before.pauseMs * 2) : RETRY_MIN_MS;
+      pauses.set(id, { notBefore: now + pauseMs, pauseMs });
+      for (const [other, { notBefore }] of pauses) if (notBefore + FORGET_MS < now) pauses.delete(other);
+    },
+    succeeded: (id) => void pauses.delete(id),
+    size: () => pauses.size,
+  };
+}
