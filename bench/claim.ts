@@ -1,14 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import { createLog } from '../lib/log.ts';
-import { createDb } from '../lib/store/db.ts';
 import { insertWorker } from '../lib/store/lease.sql.ts';
-import { createClaimer } from '../lib/worker/claim.ts';
 import type { Bed, BenchDatabase } from './support/bed.ts';
+import { CLAIM, openClaims } from './support/claimer.ts';
 import { type Figure, format, quantile, timed } from './support/figure.ts';
 
 const BATCHES = 200;
 const CLAIMS = 150;
-const SLOTS = 64;
 
 /** Claims of 64 items with 1,000,000 pending in 200 batches, beside the same with 10,000 pending. */
 export async function benchClaim(bed: Bed): Promise<Figure[]> {
@@ -23,7 +20,7 @@ export async function benchClaim(bed: Bed): Promise<Figure[]> {
   const medians = `medians ${format(quantile(times.few, 0.5))} and ${format(quantile(times.many, 0.5))} ms`;
   return [
     {
-      name: 'claim of 64 with 1,000,000 pending, p99',
+      name: `claim of ${CLAIM} with 1,000,000 pending, p99`,
       value: p99many / p99few,
       unit: 'times',
       comparedWith: `10,000 pending ${format(p99few)} ms, 1,000,000 ${format(p99many)} ms; ${medians}`,
@@ -36,28 +33,10 @@ export async function benchClaim(bed: Bed): Promise<Figure[]> {
 async function createScene(bed: Bed, pending: number): Promise<() => Promise<void>> {
   const database = await bed.database();
   await fill(database, pending);
-  const db = createDb({
-    dsn: database.dsn,
-    max: 1,
-    prepared: true,
-    applicationName: 'bench',
-    log: createLog('silent'),
-  });
-  bed.defer(() => db.close());
+  const { db, claim } = openClaims(bed, database);
   const worker = randomUUID();
   await insertWorker(db, worker, 'bench');
-  const claimer = createClaimer({
-    db,
-    instance: 'bench',
-    random: Math.random,
-    refreshCatalog: async () => {},
-    catalogVersion: () => Number.MAX_SAFE_INTEGER,
-    observe: () => {},
-  });
-  return async () => {
-    const { items } = await claimer.claim(worker, SLOTS);
-    if (items.length !== SLOTS) throw new Error(`claimed ${items.length} items instead of ${SLOTS}`);
-  };
+  return async () => void (await claim(worker));
 }
 
 async function fill({ sql }: BenchDatabase, pending: number): Promise<void> {

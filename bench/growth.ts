@@ -1,16 +1,14 @@
 import { randomUUID } from 'node:crypto';
 import { uuidv7 } from '../lib/clock.ts';
-import { createLog } from '../lib/log.ts';
 import { findBatchWithCounts, findBatchWithStates, listBatches } from '../lib/store/batches.sql.ts';
 import { cancelBatchRow } from '../lib/store/cancel.sql.ts';
 import { readOpenWork } from '../lib/store/claim.sql.ts';
 import { commitOutcomes } from '../lib/store/commit.sql.ts';
-import { createDb, type Database } from '../lib/store/db.ts';
 import { beatWorker, insertWorker, rescueItems } from '../lib/store/lease.sql.ts';
 import { deleteExpiredBatches, expireItems, listUncompacted, referencedObjects } from '../lib/store/sweep.sql.ts';
-import { createClaimer } from '../lib/worker/claim.ts';
 import { unsentFacts } from '../lib/worker/outcome.ts';
 import type { Bed, BenchDatabase } from './support/bed.ts';
+import { CLAIM, type Claims, openClaims } from './support/claimer.ts';
 import { type Figure, format, quantile, timed } from './support/figure.ts';
 
 const BATCHES = 200;
@@ -18,7 +16,6 @@ const PENDING_EACH = 5000;
 /** Big finished batches of 50,000 items, and small ones of 1,000: half of the history each. */
 const BIG = 50_000;
 const SMALL = 1000;
-const CLAIM = 64;
 const ROUNDS = 150;
 const ORPHANS = 500;
 const OWNERS = 20;
@@ -77,9 +74,8 @@ async function createScene(bed: Bed, history: number): Promise<Scene> {
   const database = await bed.database();
   await fillHistory(database, history);
   await fillPending(database);
-  const log = createLog('silent');
-  const db = createDb({ dsn: database.dsn, max: 2, prepared: true, applicationName: 'bench', log });
-  bed.defer(() => db.close());
+  const claims = openClaims(bed, database);
+  const { db } = claims;
   const pending = await database.sql<{ id: string; owner: string }>(
     'select id, owner from batches where completed_at is null order by id desc',
   );
@@ -88,7 +84,7 @@ async function createScene(bed: Bed, history: number): Promise<Scene> {
     [ORPHANS / 2],
   );
   const objects = ids.flatMap(({ input, result }) => [input, result ?? uuidv7(0), uuidv7(1)]).slice(0, ORPHANS);
-  const work = await createWork(db);
+  const work = await createWork(claims);
   const [first] = pending;
   const key = { surface: 'relay', owner: first!.owner, id: first!.id };
   return {
@@ -110,23 +106,10 @@ async function createScene(bed: Bed, history: number): Promise<Scene> {
 }
 
 /** Claim, commit, beat and rescue as workers do them. */
-async function createWork(db: Database): Promise<Scene> {
+async function createWork({ db, claim }: Claims): Promise<Scene> {
   const worker = randomUUID();
   await insertWorker(db, worker, 'bench');
-  const claimer = createClaimer({
-    db,
-    instance: 'bench',
-    random: Math.random,
-    refreshCatalog: async () => {},
-    catalogVersion: () => Number.MAX_SAFE_INTEGER,
-    observe: () => {},
-  });
-  const claimed: Awaited<ReturnType<typeof claimer.claim>>['items'][] = [];
-  const claim = async (by: string) => {
-    const { items } = await claimer.claim(by, CLAIM);
-    if (items.length !== CLAIM) throw new Error(`claimed ${items.length} items instead of ${CLAIM}`);
-    return items;
-  };
+  const claimed: Awaited<ReturnType<typeof claim>>[] = [];
   const lost = await Promise.all(Array.from({ length: 10 }, async () => randomUUID()));
   for (const id of lost) {
     await insertWorker(db, id, 'lost');
