@@ -48,8 +48,8 @@ const STALL_MS = 60_000;
 /** Over what a load balancer keeps idle connections (60 s): the side that reuses one must not be the last to know. */
 const KEEP_ALIVE_MS = 65_000;
 const HEADERS_MS = 30_000;
-/** A whole upload: 64 MiB at 2 Mbit/s. */
-const REQUEST_MS = 300_000;
+/** A whole upload: 256 MiB at 2.4 Mbit/s. */
+const REQUEST_MS = 900_000;
 const MAX_HEADER_BYTES = 64 * 1024;
 /** What is still taken of a body that was refused, and for how long. */
 const DRAIN_BYTES = 256 * 1024 * 1024;
