@@ -64,6 +64,17 @@ describe.each(WAYS)('a create by %s', (way) => {
     }
   });
 
+  test('is told from a native submit, however long its metadata are and are escaped', async () => {
+    const metadata = Object.fromEntries(
+      Array.from({ length: 16 }, (_, i) => [`${i}`.padStart(64, '\u{1f600}'), '\u{1f600}'.repeat(512)]),
+    );
+    const plain = JSON.stringify({ ...FINE, input_file_id: await api.file('x'), metadata });
+    const body = plain.replace(/[\ud800-\udfff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16)}`);
+    expect(body.length).toBeGreaterThan(100_000);
+    const answer = await api.call(way, { method: 'POST', path: '/shared/v1/batches', body });
+    expect([answer.status, answer.json.metadata]).toEqual([200, metadata]);
+  });
+
   test('refuses a file that has expired', async () => {
     const input_file_id = await api.file('x');
     await api.sql(`update files set expires_at = clock_timestamp() - interval '1 s' where id = $1::uuid`, [

@@ -1,4 +1,6 @@
 import { crc32 as crcOf } from 'node:zlib';
+import { createBatch } from '../../handlers/by-surface.ts';
+import type { NativeApp } from '../../handlers/native.ts';
 import { type OpenaiApp, openaiHandlers } from '../../handlers/openai.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
 import { compactBatch } from '../../lib/batch/compact.ts';
@@ -17,6 +19,8 @@ import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overH
 
 const ROUTES = [
   { method: 'POST', pattern: '/v1/batches', handler: 'createOpenaiBatch', body: 'read' },
+  // What the native submit and OpenAI's create share, here beside OpenAI's own.
+  { method: 'POST', pattern: '/shared/v1/batches', handler: 'createBatch', body: 'read' },
   { method: 'GET', pattern: '/v1/batches', handler: 'listOpenaiBatches' },
   { method: 'GET', pattern: '/v1/batches/{id}', handler: 'getOpenaiBatch' },
   { method: 'POST', pattern: '/v1/batches/{id}/cancel', handler: 'cancelOpenaiBatch' },
@@ -79,13 +83,13 @@ export async function createOpenaiApi(
   const deps = { ...base, ...change(base) };
   const compacted: string[] = [];
   let woken = 0;
-  const app: OpenaiApp = {
+  const app: NativeApp & OpenaiApp = {
     ...native.app,
     db,
     wakeValidator: () => void woken++,
     compact: async (ids) => void compacted.push(...ids),
   };
-  const bound = (): BoundRoute[] => bindRoutes(ROUTES, openaiHandlers(app));
+  const bound = (): BoundRoute[] => bindRoutes(ROUTES, { ...openaiHandlers(app), createBatch: createBatch(app) });
   const server = await serve({ host: '127.0.0.1', port: 0, routes: bound(), maxBodyBytes: 4 * 1024 * 1024, log });
   const find = createMatcher(bound());
   const call = (way: Way, one: Call) =>
