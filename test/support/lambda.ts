@@ -1,17 +1,32 @@
 import { randomUUID } from 'node:crypto';
 import { DeleteMessageCommand, type Message, ReceiveMessageCommand, SQSClient } from '@aws-sdk/client-sqs';
 import type { Context, SQSBatchResponse, SQSEvent } from 'aws-lambda';
+import { cancelBatch, createBatch, getBatch, listBatches } from '../../handlers/by-surface.ts';
+import { health } from '../../handlers/health.ts';
+import { messageBatchRoutes, openaiRoutes } from '../../handlers/inference.ts';
 import type * as Functions from '../../handlers/lambda.ts';
-import { type NativeApp, nativeHandlers } from '../../handlers/native.ts';
 import { onLambda } from '../../handlers/on-lambda.ts';
+import { remove } from '../../handlers/remove.ts';
+import { results } from '../../handlers/results.ts';
+import { routed } from '../../handlers/routed.ts';
 import { sweep } from '../../handlers/sweep.ts';
+import { upload } from '../../handlers/upload.ts';
 import { usageRoutes } from '../../handlers/usage.ts';
 import { worker } from '../../handlers/worker.ts';
 import type { LambdaApp } from '../../lib/app-lambda.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
 import type { ApiEvent, ApiHandler, ApiResult } from '../../lib/http/event.ts';
-import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import {
+  type BoundRoute,
+  createMatcher,
+  FILES_ROUTES,
+  MESSAGE_BATCHES_ROUTES,
+  NATIVE_ROUTES,
+  OPENAI_BATCHES_ROUTES,
+  prefixed,
+  type Route,
+} from '../../lib/http/routes.ts';
 import type { Database } from '../../lib/store/db.ts';
 import { createBucket, startFaux, TEST_AWS_ENV, TEST_CLIENT } from './aws.ts';
 import { type Answer, asEvent, type Call } from './native-api.ts';
@@ -53,6 +68,38 @@ export interface PlatformOptions {
   load?(env: Record<string, string>): Promise<typeof Functions>;
 }
 
+/** The functions behind API Gateway. */
+type ApiFunction = Exclude<keyof typeof Functions, 'worker' | 'sweep'>;
+
+/** What handlers/lambda.ts makes its functions of; each has an app of its own here as well. */
+const FUNCTIONS: Record<ApiFunction, (app: LambdaApp) => ApiHandler> = {
+  health,
+  submit: createBatch,
+  upload,
+  list: listBatches,
+  get: getBatch,
+  remove,
+  results,
+  cancel: cancelBatch,
+  usage: (app) => routed(usageRoutes(app)),
+  openai: (app) => routed(openaiRoutes(app)),
+  messageBatches: (app) => routed(messageBatchRoutes(app)),
+};
+
+const to = (name: ApiFunction, table: readonly Route[]) => table.map((route) => [name, route] as const);
+
+/** Which function each route of the inference port goes to, as serverless.yml says. */
+const ROUTES: readonly (readonly [ApiFunction, Pick<Route, 'method' | 'pattern'>])[] = [
+  ...NATIVE_ROUTES.map((route) => [route.handler, route] as const),
+  ...(['events', 'summary', 'timeseries'] as const).map(
+    (name) => ['usage', { method: 'GET', pattern: `/v1/usage/${name}` }] as const,
+  ),
+  ...to('openai', FILES_ROUTES),
+  ...to('openai', prefixed('/openai', [...FILES_ROUTES, ...OPENAI_BATCHES_ROUTES])),
+  ...to('messageBatches', MESSAGE_BATCHES_ROUTES),
+  ...to('messageBatches', prefixed('/anthropic', MESSAGE_BATCHES_ROUTES)),
+];
+
 const AT_ONCE = 8;
 const TIMEOUT_MS = 900_000;
 
@@ -88,40 +135,29 @@ export async function startPlatform({
     apps.push(app);
     return app;
   };
-  const api = (pick: (app: NativeApp & LambdaApp) => BoundRoute[]) => (pattern: string, method: string) =>
-    onLambda<ApiEvent, ApiResult>((app) => {
-      const route = pick(keep(app)).find((one) => one.pattern === pattern && one.method === method)!;
-      return route.run;
-    }, env);
-  const native = (app: NativeApp) => bindRoutes(NATIVE_ROUTES, nativeHandlers(app));
-  const bound: BoundRoute[] = [
-    ...NATIVE_ROUTES.map(({ method, pattern, handler }) => ({
-      method,
-      pattern,
-      run: bundle === undefined ? api(native)(pattern, method) : (bundle[handler] as ApiHandler),
-      readsBody: true,
-    })),
-    ...(['/v1/usage/events', '/v1/usage/summary', '/v1/usage/timeseries'] as const).map((pattern) => ({
-      method: 'GET' as const,
-      pattern,
-      run: bundle === undefined ? api(usageRoutes)(pattern, 'GET') : (bundle.usage as ApiHandler),
-      readsBody: false,
-    })),
-  ];
+  const own = Object.fromEntries(
+    Object.entries(FUNCTIONS).map(([name, bind]) => [
+      name,
+      onLambda<ApiEvent, ApiResult>((app) => bind(keep(app)), env),
+    ]),
+  ) as Record<ApiFunction, ApiHandler>;
+  const bound: BoundRoute[] = ROUTES.map(([name, { method, pattern }]) => {
+    return { method, pattern, run: (bundle?.[name] as ApiHandler) ?? own[name], readsBody: true };
+  });
   const find = createMatcher(bound);
   const sqs = new SQSClient({ ...TEST_CLIENT, endpoint: aws.endpoint, useQueueUrlAsEndpoint: false });
   const runSweep = onLambda<{ housekeep?: unknown }, void>((app) => sweep(keep(app)), env);
 
   const container = (): WorkerContainer => {
     let app: LambdaApp | null = null;
-    const own = onLambda<SQSEvent, SQSBatchResponse>(
+    const ownWorker = onLambda<SQSEvent, SQSBatchResponse>(
       (built) => {
         app = keep(built);
         return worker(built);
       },
       { ...env, AWS_LAMBDA_LOG_STREAM_NAME: randomUUID() },
     );
-    const run = bundle === undefined ? own : (bundle.worker as typeof own);
+    const run = bundle === undefined ? ownWorker : (bundle.worker as typeof ownWorker);
     return {
       app: () => app,
       invoke: (event, remainingMs) => run(event, contextOf(remainingMs ?? countdown())),
