@@ -173,6 +173,25 @@ test('a cancel ends waiting items at once and running ones when they let go; a c
   expect(finals[2]!.outcome).toMatchObject({ state: 'cancelled', error: null, usage: { attempts: 2 } });
 });
 
+test('items are started a few at a time, with the event loop going round between, however many slots are free', async () => {
+  const { engine, claims, runs } = harness(100);
+  const round = () => new Promise((resolve) => setImmediate(resolve));
+  engine.wake();
+  claims[0]!(Array.from({ length: 200 }, (_, idx) => item('b', idx)));
+  const most = [];
+  for (let before = 0; runs.length < 100; before = runs.length) {
+    await round();
+    most.push(runs.length - before);
+  }
+  expect(Math.max(...most)).toBeLessThanOrEqual(32);
+  // All answers together start no more at once.
+  for (const run of [...runs]) run.end(released(run.item, 0));
+  await round();
+  expect(runs.length).toBeLessThanOrEqual(132);
+  while (runs.length < 200) await round();
+  expect(engine.running()).toBe(100);
+});
+
 test('a run that fails by a fault of our own is tried again, and ends as internal', async () => {
   for (const [loadFailures, ends] of [
     [0, false],
