@@ -49,7 +49,7 @@ export interface LambdaApp extends SharedApp {
   wake(wake: Wake, remainingMs: () => number): Promise<void>;
   /** A wake-up failed: its message comes back in a minute. */
   failed(receiptHandle: string): Promise<void>;
-  sweep(options: { housekeep: boolean }): Promise<void>;
+  sweep(options: { housekeep: boolean; remainingMs: () => number }): Promise<void>;
   /** For tests: a Lambda container just ends. */
   close(): Promise<void>;
 }
@@ -178,14 +178,14 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
       queue.comeBack(receiptHandle, RETRY_SECONDS).catch((error) => {
         log.warn({ err: reasonOf(error) }, 'a failed wake-up comes back only when its visibility ends');
       }),
-    async sweep({ housekeep }) {
+    async sweep({ housekeep, remainingMs }) {
       await prepared();
       const selfId = uuidv7();
       const sweeper = parts.createSweeper({
         instance,
         selfId: () => selfId,
         mayRescue: () => true,
-        validate: async () => void (await validator.run()),
+        validate: async () => void (await validator.run(remainingMs)),
         wake() {},
       });
       const none = { alive: true, catalogVersion: 0, nowMs: 0, cancelled: [], workDue: false };
