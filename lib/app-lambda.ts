@@ -190,20 +190,15 @@ export async function createLambdaApp(config: Config, env: Env, log: Log): Promi
       });
       const none = { alive: true, catalogVersion: 0, nowMs: 0, cancelled: [], workDue: false };
       try {
-        await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false, validationDue: true });
-        // Before the slow part: a compaction that outlives this invocation must not cost the wake-ups.
+        await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false, validationDue: false });
+        // Before the slow part: a validation or compaction that outlives this invocation must not cost the wake-ups.
         const { due, workers } = await readDemand(db, MAX_WORKERS);
         if (due > workers) await sendWakes(due - workers);
-        await sweeper.onBeat({
-          ...none,
-          rescueDue: false,
-          expiryDue: false,
-          compactionDue: true,
-          validationDue: false,
-        });
+        await sweeper.onBeat({ ...none, rescueDue: false, expiryDue: false, compactionDue: true, validationDue: true });
         if (housekeep) await sweeper.housekeep();
       } finally {
         await sweeper.stop();
+        await compactor.compact([]); // the sweeper only sets it going, and what goes on after a return stands still
       }
     },
     async close() {
