@@ -11,6 +11,8 @@ import { benchIdle } from './idle.ts';
 import { benchLimited } from './limited.ts';
 import { benchLimits } from './limits.ts';
 import { benchMemory } from './memory.ts';
+import { benchMessageBatches } from './message-batches.ts';
+import { benchOpenaiBatches } from './openai-batches.ts';
 import { benchReplicas } from './replicas.ts';
 import { benchRestart } from './restart.ts';
 import { benchResults } from './results.ts';
@@ -38,6 +40,8 @@ const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   'limit-decisions': () => benchLimits(),
   slice: () => benchSlice(),
   submit: benchSubmit,
+  'message-batches': benchMessageBatches,
+  'openai-batches': benchOpenaiBatches,
   status: benchStatus,
   results: benchResults,
   cancel: benchCancel,

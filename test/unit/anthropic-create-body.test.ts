@@ -50,7 +50,7 @@ describe('a create', () => {
       });
       expect(found).toEqual(params);
       expect([...crcs]).toEqual(params.map((text) => crc32(text)));
-      expect(customIds).toEqual(['a-1', 'b_2', 'c'.repeat(64)]);
+      expect([...customIds]).toEqual(['a-1', 'b_2', 'c'.repeat(64)]);
       expect(sha256).toEqual(createHash('sha256').update(body).digest());
     }
   });
@@ -161,7 +161,7 @@ describe('a create', () => {
         }
         taken++;
         const { items, customIds } = read(body, size) as Requests;
-        const found = customIds.map((custom_id, i) => {
+        const found = [...customIds].map((custom_id, i) => {
           const start = items.offsets[i]!;
           return { custom_id, params: JSON.parse(body.toString('utf8', start, start + items.lengths[i]!)) };
         });

@@ -2,7 +2,7 @@ import type { Buffer } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { ApiError } from '../../errors.ts';
-import { type Spans, spanList } from '../../json/spans.ts';
+import { doubled, type Spans, spanList } from '../../json/spans.ts';
 import { elementScanner, type StreamFault } from '../../json/stream-elements.ts';
 import { requestReader } from './request-element.ts';
 
@@ -30,7 +30,7 @@ export type CreateBody =
       /** CRC32 of each of them. */
       crcs: Uint32Array;
       /** In the order of the requests. */
-      customIds: readonly string[];
+      customIds: ReadonlySet<string>;
       sha256: Buffer;
     }
   | { kind: 'upload'; uploadId: string; sha256: Buffer };
@@ -53,8 +53,8 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
   const sha256 = createHash('sha256');
   const request = requestReader();
   const spans = spanList();
-  const crcs: number[] = [];
-  const seen = new Map<string, number>();
+  let crcs = new Float64Array(64);
+  const seen = new Set<string>();
   let bytesRead = 0;
   let sent = 0;
   let begun = false;
@@ -76,17 +76,18 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
       element(bytes, start, _end, offset) {
         if (sent++ >= limits.maxRequests) return; // only counted: the error says how many there were
         const n = sent - 1;
-        const element = request.read();
-        if (!element.ok) throw invalid(`requests.${n}${element.at}: ${element.fault}`);
-        const { customId, params } = element;
-        const earlier = seen.get(customId);
-        if (earlier !== undefined) {
+        const fault = request.check();
+        if (fault !== null) throw invalid(`requests.${n}${fault.at}: ${fault.text}`);
+        const { customId, params } = request;
+        seen.add(customId);
+        if (seen.size === n) {
+          const earlier = [...seen].indexOf(customId);
           throw invalid(`requests.${n}.custom_id: '${customId}' is that of requests.${earlier}.custom_id, too`);
         }
-        seen.set(customId, n);
         const from = offset + params.start - start;
         spans.push(from, from + params.end - params.start);
-        crcs.push(crc32(bytes.subarray(params.start, params.end)));
+        if (n === crcs.length) crcs = doubled(crcs);
+        crcs[n] = crc32(bytes.subarray(params.start, params.end));
       },
       member(_name, bytes, start, end) {
         uploadId = uploadIdOf(bytes, start, end);
@@ -129,8 +130,8 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
       return {
         kind: 'requests',
         items: spans.take(),
-        crcs: Uint32Array.from(crcs),
-        customIds: [...seen.keys()],
+        crcs: Uint32Array.from(crcs.subarray(0, sent)),
+        customIds: seen,
         sha256: sha256.digest(),
       };
     },

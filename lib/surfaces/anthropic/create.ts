@@ -108,8 +108,8 @@ async function record(
 }
 
 /** One JSON string a line. They hold no character that JSON would escape, so they need not be kept as they were sent. */
-async function writeCustomIds(deps: CreateDeps, ref: PayloadRef, customIds: readonly string[]): Promise<void> {
-  await deps.payloads.write(ref, [Buffer.from(`"${customIds.join('"\n"')}"\n`, 'latin1')]);
+async function writeCustomIds(deps: CreateDeps, ref: PayloadRef, customIds: ReadonlySet<string>): Promise<void> {
+  await deps.payloads.write(ref, [Buffer.from(`"${[...customIds].join('"\n"')}"\n`, 'latin1')]);
 }
 
 function nameOf(owner: string, key: string) {

@@ -1,5 +1,6 @@
 import { type Clock, uuidv7 } from '../../clock.ts';
 import type { PayloadRef, PayloadStore } from '../../store/payloads.ts';
+import { collectYoung } from './collect-young.ts';
 import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
 
 export interface ReceiveDeps {
@@ -11,6 +12,9 @@ export interface ReceiveDeps {
 export type ReceivedRequests =
   | (Extract<CreateBody, { kind: 'requests' }> & { input: PayloadRef })
   | Extract<CreateBody, { kind: 'upload' }>;
+
+/** Pieces of the body that may be garbage at a time. */
+const COLLECT_BYTES = 8 * 1024 * 1024;
 
 /** Ends a write whose bytes are not wanted. */
 class NamesUpload extends Error {
@@ -35,7 +39,13 @@ export async function receiveRequests(
   const reader = createBodyReader(limits);
   let body = null as CreateBody | null;
   async function* checked(): AsyncGenerator<Uint8Array> {
+    let uncollected = 0;
     for await (const chunk of source) {
+      uncollected += chunk.byteLength;
+      if (uncollected > COLLECT_BYTES) {
+        uncollected = 0;
+        collectYoung();
+      }
       reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
       yield chunk;
     }

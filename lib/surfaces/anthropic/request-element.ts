@@ -3,22 +3,27 @@ import { keyIs, type Span, scanMembers } from '../../json/members.ts';
 import { skipValue } from '../../json/scan.ts';
 
 const QUOTE = 0x22;
-const BACKSLASH = 0x5c;
 const OPEN_BRACE = 0x7b;
 
 const CUSTOM_ID = /^[a-zA-Z0-9_-]{1,64}$/;
 /** 64 characters that are all escaped (`\u0061`), and the quotes. */
 const MAX_CUSTOM_ID_BYTES = 64 * 6 + 2;
 
-/** What one element of `requests` holds, or what is wrong with it: `at` is '', `.custom_id` or `.params`. */
-export type RequestElement = { ok: true; customId: string; params: Span } | { ok: false; at: string; fault: string };
+/** What is wrong with an element of `requests`; `at` is '', `.custom_id` or `.params`. */
+export interface RequestFault {
+  at: string;
+  text: string;
+}
 
-/** Reads one element after the other; a few numbers of the last one are all that it keeps. */
+/** Reads one element after the other; what it gives is of the last one. Nothing is made for each: there are 100,000. */
 export interface RequestReader {
   /** As `skipValue`, with an eye on the members. Good for an element that is cut off, too. */
   measure(bytes: Buffer, at: number): number;
-  /** The element that was measured last; spans count in its bytes. */
-  read(): RequestElement;
+  /** What is wrong with the element that was measured last; null when nothing is, and then the rest is set. */
+  check(): RequestFault | null;
+  customId: string;
+  /** Where the value of `params` stands in the bytes that were measured. */
+  readonly params: Readonly<Span>;
 }
 
 /**
@@ -41,7 +46,9 @@ export function requestReader(): RequestReader {
     return end;
   };
 
-  return {
+  const reader: RequestReader = {
+    customId: '',
+    params,
     measure(bytes, at) {
       current = bytes;
       customId.start = -1;
@@ -49,29 +56,25 @@ export function requestReader(): RequestReader {
       isObject = bytes[at] === OPEN_BRACE;
       return isObject ? scanMembers(bytes, at, visit) : skipValue(bytes, at);
     },
-    read() {
-      if (!isObject) return fault('', 'Input should be an object');
-      if (customId.start < 0) return fault('.custom_id', 'Field required');
-      if (current[customId.start] !== QUOTE) return fault('.custom_id', 'Input should be a valid string');
-      const id = customIdOf(current, customId);
-      if (id === null) return fault('.custom_id', `String should match pattern '${CUSTOM_ID.source}'`);
-      if (params.start < 0) return fault('.params', 'Field required');
-      if (current[params.start] !== OPEN_BRACE) return fault('.params', 'Input should be an object');
-      return { ok: true, customId: id, params: { ...params } };
+    check() {
+      if (!isObject) return { at: '', text: 'Input should be an object' };
+      if (customId.start < 0) return { at: '.custom_id', text: 'Field required' };
+      if (current[customId.start] !== QUOTE) return { at: '.custom_id', text: 'Input should be a valid string' };
+      reader.customId = customIdOf(current, customId);
+      if (!CUSTOM_ID.test(reader.customId)) {
+        return { at: '.custom_id', text: `String should match pattern '${CUSTOM_ID.source}'` };
+      }
+      if (params.start < 0) return { at: '.params', text: 'Field required' };
+      if (current[params.start] !== OPEN_BRACE) return { at: '.params', text: 'Input should be an object' };
+      return null;
     },
   };
+  return reader;
 }
 
-function fault(at: string, text: string): RequestElement {
-  return { ok: false, at, fault: text };
-}
-
-/** The value of a valid JSON string, or null if it is no custom_id. */
-function customIdOf(bytes: Buffer, { start, end }: Span): string | null {
-  if (end - start > MAX_CUSTOM_ID_BYTES) return null;
+/** The value of a valid JSON string, as far as it can be a custom_id: empty when it is too long. */
+function customIdOf(bytes: Buffer, { start, end }: Span): string {
+  if (end - start > MAX_CUSTOM_ID_BYTES) return '';
   const token = bytes.toString('latin1', start + 1, end - 1);
-  const id = bytes.subarray(start, end).includes(BACKSLASH)
-    ? String(JSON.parse(bytes.toString('utf8', start, end)))
-    : token;
-  return CUSTOM_ID.test(id) ? id : null;
+  return token.includes('\\') ? String(JSON.parse(bytes.toString('utf8', start, end))) : token;
 }
