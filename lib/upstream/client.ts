@@ -136,7 +136,10 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
       return new Promise((resolve) => new Call(request, dispatch, poolOf(route.origin), context, resolve).start());
     },
     release(body) {
-      if (body !== null && body.length >= LARGE_BYTES) context.budget.give(body.length);
+      if (body === null || body.length < LARGE_BYTES) return;
+      const { length } = body;
+      freeAtOnce(body);
+      context.budget.give(length);
     },
     async close() {
       closed = true;
@@ -147,6 +150,15 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
       timer = null;
     },
   };
+}
+
+/**
+ * Frees the memory of a body that nobody reads any more. V8 collects buffers this large late: three of 64 MiB stood beside
+ * what the budget counts. Only memory that is the body's alone; it reads as empty from then on.
+ */
+function freeAtOnce(body: Buffer): void {
+  const { buffer } = body;
+  if (buffer instanceof ArrayBuffer && buffer.byteLength === body.length) buffer.transfer(0);
 }
 
 function parseRoute(url: string): Route | null {

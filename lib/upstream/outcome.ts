@@ -60,7 +60,10 @@ export interface CallRequest {
 /** Makes upstream calls. Never throws for anything the network or the upstream does. */
 export interface UpstreamClient {
   call(request: CallRequest): Promise<CallResult>;
-  /** A body that `call` gave is held no longer; to be said once of each body. Large ones count against a budget. */
+  /**
+   * A body that `call` gave is read no more; to be said once of each body. Large ones count against a budget, and are empty
+   * from then on: their memory is freed.
+   */
   release(body: Buffer | null): void;
   close(): Promise<void>;
 }

@@ -318,7 +318,7 @@ describe('an abort', () => {
 });
 
 describe('a large answer', () => {
-  test('waits for room when many come at once, and all of them arrive', async () => {
+  test('waits for room when many come at once; all of them arrive, and their memory is free once they are released', async () => {
     const own = createUpstreamClient({
       connections: 8,
       userAgent: 'x',
@@ -332,10 +332,11 @@ describe('a large answer', () => {
     });
     const calls = Array.from({ length: 8 }, async () => {
       const result = await own.call(request('plain'));
+      const whole = result.body?.equals(Buffer.from(text));
       own.release(result.body);
-      return [result.class, result.body?.equals(Buffer.from(text))];
+      return [result.class, whole, result.body?.buffer.byteLength];
     });
-    expect(await Promise.all(calls)).toEqual(calls.map(() => ['success', true]));
+    expect(await Promise.all(calls)).toEqual(calls.map(() => ['success', true, 0]));
     await own.close();
   });
 
