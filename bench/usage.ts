@@ -1,5 +1,6 @@
 import { createLog } from '../lib/log.ts';
 import { createDb } from '../lib/store/db.ts';
+import { DIMENSIONS } from '../lib/store/usage-figures.sql.ts';
 import { batchUsage } from '../lib/usage/batch.ts';
 import { price } from '../lib/usage/cost.ts';
 import { usageEvents } from '../lib/usage/events.ts';
@@ -35,13 +36,38 @@ export async function benchUsage(bed: Bed): Promise<Figure[]> {
     database.sql('select count(*) from usage_events where ts > now() - interval $$1 hour$$'),
   );
   const [one] = await database.sql<{ id: string }>('select batch_id as id from usage_attributions limit 1');
+  const by = (...names: string[]) => names.map((name) => `group_by=${name}`).join('&');
+  const summaries: [name: string, query: string, owner?: string][] = [
+    ['summary of 1,000,000 events', ''],
+    ...DIMENSIONS.map((name): [string, string] => [`summary by ${name}`, by(name)]),
+    ['summary by policy and status', by('policy', 'status')],
+    ['summary by model, provider and host', by('model', 'provider', 'host')],
+    ['summary by model, policy, status and finish_reason', by('model', 'policy', 'status', 'finish_reason')],
+    ['summary by all 12, 4,600 rows', by(...DIMENSIONS)],
+    ['summary of one provider by policy', `provider=openai&${by('policy')}`],
+    ["summary by model, a caller's own", by('model'), 'owner-3'],
+  ];
+  const series: typeof summaries = [
+    ['timeseries by minute', 'interval=1m'],
+    ['timeseries by second', 'interval=1s'],
+    ['timeseries by minute and provider', `interval=1m&${by('provider')}`],
+    ['timeseries by minute and model', `interval=1m&${by('model')}`],
+    ['timeseries by minute, policy and status', `interval=1m&${by('policy', 'status')}`],
+    ['timeseries by day and policy', `interval=1d&${by('policy')}`],
+    ['timeseries by minute and batch, 10,200 rows', `interval=1m&${by('batch_id')}`],
+    ["timeseries by minute and model, a caller's own", `interval=1m&${by('model')}`, 'owner-3'],
+  ];
   const reports: [name: string, work: () => Promise<unknown>, atMost?: number][] = [
-    ['summary of 1,000,000 events', () => usageSummary(db, ask('')), 1000],
-    ['summary by model', () => usageSummary(db, ask('group_by=model')), 1000],
-    ['summary by policy and status', () => usageSummary(db, ask('group_by=policy&group_by=status')), 1000],
-    ['summary by batch, 200 of them', () => usageSummary(db, ask('group_by=batch_id'))],
-    ['timeseries by minute', () => usageTimeseries(db, ask('interval=1m')), 1000],
-    ['timeseries by minute and provider', () => usageTimeseries(db, ask('interval=1m&group_by=provider')), 1000],
+    ...summaries.map(([name, query, owner]): (typeof reports)[number] => [
+      name,
+      () => usageSummary(db, { ...ask(query), owner: owner ?? null }),
+      1000,
+    ]),
+    ...series.map(([name, query, owner]): (typeof reports)[number] => [
+      name,
+      () => usageTimeseries(db, { ...ask(query), owner: owner ?? null }),
+      1000,
+    ]),
     ['newest 100 events', () => usageEvents(db, ask(''))],
     ['usage of one batch of 5,000', () => batchUsage(db, one!.id)],
   ];

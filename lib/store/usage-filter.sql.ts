@@ -141,7 +141,7 @@ export function filterValues(f: UsageFilter): unknown[] {
 const DAY_MS = 86_400_000;
 
 /** Smaller than the id of any batch that was made more than a day after `to`. */
-function youngestBatch(to: Date): string {
+export function youngestBatch(to: Date): string {
   const hex = Math.min(to.getTime() + DAY_MS, 0xffff_ffff_ffff)
     .toString(16)
     .padStart(12, '0');

@@ -1,9 +1,9 @@
 import { ApiError } from '../errors.ts';
 import type { Database } from '../store/db.ts';
 import { beginReport } from '../store/usage.sql.ts';
+import { countDurations } from '../store/usage-durations.sql.ts';
 import {
   beginFigures,
-  countDurations,
   DIMENSIONS,
   type Dimension,
   type FiguresRow,
@@ -11,6 +11,7 @@ import {
   sumFigures,
 } from '../store/usage-figures.sql.ts';
 import type { UsageFilter } from '../store/usage-filter.sql.ts';
+import { type Durations, durationsOf } from './durations.ts';
 import type { JsonInteger } from './json-integer.ts';
 import { parseSpan } from './moment.ts';
 import { percentiles } from './percentiles.ts';
@@ -18,7 +19,7 @@ import { badValue, parseFilter, single, type UsageQuery } from './query.ts';
 import { costOf, tokenMap } from './sums.ts';
 
 const MAX_BUCKETS = 5000;
-/** Up to so many events percentiles are exact; beyond, within 0.8 % below (lib/store/usage-figures.sql.ts). */
+/** Of a period with too many events to take all durations along: up to so many that match are counted exactly. */
 const EXACT_EVENTS = 200_000;
 
 /** Figures of one group. */
@@ -32,20 +33,23 @@ export interface Figures {
   /** Events that were answered and have no cost. */
   unpriced: number;
   /** Of the events that were sent; all null when none was. */
-  duration_ms: Record<'avg' | 'p50' | 'p95' | 'p99' | 'max', number | null>;
+  duration_ms: Durations;
 }
 
 export type Group = Record<string, string | number | null>;
 
-/** Figures by group, most requests first (behaviour section 6). Throws ApiError 400. */
+/**
+ * Figures by group, most requests first (behaviour section 6). Throws ApiError 400. `mostDurations`: see `beginFigures`.
+ */
 export async function usageSummary(
   db: Database,
   asked: UsageQuery,
+  mostDurations?: number,
 ): Promise<{ rows: ({ group: Group } & Figures)[]; from: string; to: string }> {
   const groupBy = parseGroupBy(asked.query) ?? ['source'];
   return db.transaction(async (tx) => {
     const filter = parseFilter(asked, await beginReport(tx));
-    const rows = await figuresOf(tx, filter, groupBy, null);
+    const rows = await figuresOf(tx, filter, groupBy, null, mostDurations);
     return {
       rows: rows.map(({ row, figures }) => ({ group: groupOf(row, groupBy), ...figures })),
       ...isoPeriod(filter),
@@ -60,6 +64,7 @@ export async function usageSummary(
 export async function usageTimeseries(
   db: Database,
   asked: UsageQuery,
+  mostDurations?: number,
 ): Promise<{ rows: ({ group?: Group; bucket: string } & Figures)[]; interval: string; from: string; to: string }> {
   const groupBy = parseGroupBy(asked.query);
   const interval = single(asked.query, 'interval');
@@ -73,7 +78,7 @@ export async function usageTimeseries(
     if (bucketOf(new Date(filter.to.getTime() - 1)) - bucketOf(filter.from) >= MAX_BUCKETS) {
       throw badValue('interval', `must give at most ${MAX_BUCKETS} buckets in the period`);
     }
-    const rows = await figuresOf(tx, filter, groupBy ?? [], intervalMs);
+    const rows = await figuresOf(tx, filter, groupBy ?? [], intervalMs, mostDurations);
     return {
       rows: rows.map(({ row, figures }) => ({
         ...(groupBy === null ? {} : { group: groupOf(row, groupBy) }),
@@ -116,27 +121,54 @@ async function figuresOf(
   filter: UsageFilter,
   groupBy: GroupBy,
   intervalMs: number | null,
+  mostDurations?: number,
 ): Promise<{ row: FiguresRow; figures: Figures }[]> {
   const dimensions = groupBy.filter((dimension) => dimension !== 'source');
-  await beginFigures(tx);
-  const rows = await sumFigures(tx, filter, dimensions, intervalMs);
+  const plan = await beginFigures(tx, filter, mostDurations);
+  const rows = (await sumFigures(tx, filter, dimensions, intervalMs, plan)).sort(inOrder);
+  const durations = plan.durations
+    ? (row: FiguresRow) => durationsOf(row.durations)
+    : await countedDurations(tx, filter, dimensions, intervalMs, rows);
+  return rows.map((row) => ({
+    row,
+    figures: {
+      requests: row.requests,
+      errors: row.errors,
+      tokens: tokenMap(row),
+      cost_nanos: costOf(row),
+      unpriced: row.unpriced,
+      duration_ms: durations(row),
+    },
+  }));
+}
+
+/** By a second pass, which counts how often each duration occurs in a group. */
+async function countedDurations(
+  tx: Parameters<typeof sumFigures>[0],
+  filter: UsageFilter,
+  dimensions: readonly Dimension[],
+  intervalMs: number | null,
+  rows: readonly FiguresRow[],
+): Promise<(row: FiguresRow) => Durations> {
   const sent = rows.reduce((sum, row) => sum + row.sent, 0);
   const counted = sent === 0 ? [] : await countDurations(tx, filter, dimensions, intervalMs, sent <= EXACT_EVENTS);
   const histograms = new Map(counted.map((row) => [keyOf(row), row.histogram]));
-  return rows.map((row) => {
+  return (row) => {
     const [p50, p95, p99] = percentiles(histograms.get(keyOf(row)) ?? '[]', [0.5, 0.95, 0.99]);
-    return {
-      row,
-      figures: {
-        requests: row.requests,
-        errors: row.errors,
-        tokens: tokenMap(row),
-        cost_nanos: costOf(row),
-        unpriced: row.unpriced,
-        duration_ms: { avg: row.duration_avg, p50: p50!, p95: p95!, p99: p99!, max: row.duration_max },
-      },
-    };
-  });
+    const avg = row.duration_sum === null ? null : Math.round((row.duration_sum * 1000) / row.sent) / 1000;
+    return { avg, p50: p50!, p95: p95!, p99: p99!, max: row.duration_max };
+  };
+}
+
+/** Oldest bucket first, then most requests; ties by dimension, so that the order is the same each time. */
+function inOrder(a: FiguresRow, b: FiguresRow): number {
+  const larger = a.bucket.getTime() - b.bucket.getTime() || b.requests - a.requests;
+  if (larger !== 0) return larger;
+  for (const dimension of DIMENSIONS) {
+    const [x, y] = [a[`group_${dimension}`], b[`group_${dimension}`]];
+    if (x !== y) return y === null || (x !== null && x < y) ? -1 : 1;
+  }
+  return 0;
 }
 
 function keyOf(row: GroupKey): string {

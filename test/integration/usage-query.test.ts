@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../lib/clock.ts';
-import { countDurations } from '../../lib/store/usage-figures.sql.ts';
+import { countDurations } from '../../lib/store/usage-durations.sql.ts';
 import { batchUsage } from '../../lib/usage/batch.ts';
 import { type EventDocument, usageEvents } from '../../lib/usage/events.ts';
 import { usageSummary, usageTimeseries } from '../../lib/usage/figures.ts';
