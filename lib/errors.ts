@@ -58,6 +58,14 @@ export class ApiError extends Error {
   }
 }
 
+/** Thrown by our own code to undo the transaction that it is in: nobody's fault, and no caller sees it. */
+export class Undone extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'Undone';
+  }
+}
+
 /** A fault of configuration: the one thing besides a signal that ends the process. The message is one sentence. */
 export class ConfigError extends Error {
   constructor(message: string, options?: { cause?: unknown }) {

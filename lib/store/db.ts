@@ -1,4 +1,5 @@
 import pg from 'pg';
+import { ApiError, Undone } from '../errors.ts';
 import type { Log } from '../log.ts';
 import { NO_LIMIT_MS, type SilenceWatch, STATEMENT_LIMIT_MS, watchSilence } from './silence.ts';
 
@@ -158,8 +159,12 @@ export function isRetryable(error: unknown): boolean {
   return state === '40P01' || state === '40001';
 }
 
-/** The server is away, going down or starting, or the connection broke: wait and try again; the outcome is unknown. */
+/**
+ * The server is away, going down or starting, or the connection broke: wait and try again; the outcome is unknown. What our
+ * own code throws inside a transaction is none: that is rolled back, on a connection that is as good as before.
+ */
 export function isConnectionError(error: unknown): boolean {
+  if (error instanceof ApiError || error instanceof Undone) return false;
   const state = sqlState(error);
   if (state === undefined) return true; // socket errors, time-outs, "Connection terminated": none carries a SQLSTATE
   return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53') || state === '55P03';

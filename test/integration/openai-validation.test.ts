@@ -244,6 +244,38 @@ describe('a validation', () => {
     expect((await slow.get(id)).status).toBe('in_progress');
   });
 
+  test('takes away what it wrote when the batch was cancelled, or started by another, at the last moment', async () => {
+    let interfere: (() => Promise<unknown>) | null = null;
+    const beaten = await open(({ payloads }) => ({
+      payloads: {
+        ...payloads,
+        async writeStream(ref, source) {
+          const length = await payloads.writeStream(ref, source);
+          await interfere?.();
+          return length;
+        },
+      },
+    }));
+    const cancelled = await beaten.create('node', await beaten.file(line('a')));
+    interfere = () => beaten.call('node', { method: 'POST', path: `/v1/batches/${cancelled.id}/cancel` });
+    await beaten.validator.run();
+    expect((await beaten.get(cancelled.id)).status).toBe('cancelled');
+    expect(await beaten.objects('custom_ids')).toEqual([]);
+
+    const shared = await beaten.create('node', await beaten.file(line('b')));
+    const other = createValidator({ ...beaten.deps, payloads: beaten.payloads });
+    interfere = async () => {
+      await beaten.sql(`update openai_batches set lease_until = clock_timestamp() - interval '1 s'`);
+      expect(await other.run()).toBe(1);
+    };
+    beaten.native.wakes.length = 0;
+    await beaten.validator.run();
+    expect((await beaten.get(shared.id)).status).toBe('in_progress');
+    expect(beaten.native.wakes).toEqual([{ kind: 'work' }]);
+    const used = await beaten.sql('select custom_ids_id as id from batches');
+    expect(await beaten.objects('custom_ids')).toEqual(used.map(({ id }) => id));
+  });
+
   test('keeps its lease while it reads, and ends nothing once it has lost it', async () => {
     let now = 0;
     let renewals: unknown[] = [];

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { ApiError, Undone } from '../../lib/errors.ts';
 import { isConnectionError, isDataError, isRetryable, sqlState } from '../../lib/store/db.ts';
 
 const withCode = (code: unknown) => Object.assign(new Error('x'), { code });
@@ -13,6 +14,13 @@ test.each(['EPIPE', 'EPERM', 'ECONNRESET', 'ETIMEDOUT', undefined, 5])(
       false,
       false,
     ]);
+  },
+);
+
+test.each([new ApiError('conflict'), new Undone('x')])(
+  'what our own code throws is no fault of the connection: %s',
+  (e) => {
+    expect([isConnectionError(e), isDataError(e), isRetryable(e)]).toEqual([false, false, false]);
   },
 );
 

@@ -1,7 +1,7 @@
 import type { CompactDeps } from '../../batch/compact.ts';
 import { type PreparedBatch, type RecordDeps, recordBatch } from '../../batch/record.ts';
 import { uuidv7 } from '../../clock.ts';
-import { ApiError, reasonOf } from '../../errors.ts';
+import { ApiError, reasonOf, Undone } from '../../errors.ts';
 import {
   endCancelled,
   endValidation,
@@ -27,7 +27,7 @@ const RENEW_MS = (VALIDATION_LEASE_SECONDS * 1000) / 3;
 const MISSING_SECONDS = 600;
 
 /** Another has the batch by now, or its owner cancelled it: nothing is left to do here. */
-export class NoLongerOurs extends Error {
+export class NoLongerOurs extends Undone {
   constructor() {
     super('another validates the batch, or it was cancelled');
     this.name = 'NoLongerOurs';

@@ -1,7 +1,7 @@
 import type { CompactDeps, Finished } from '../../batch/compact.ts';
 import { batchOutcomes } from '../../batch/outcomes.ts';
 import { uuidv7 } from '../../clock.ts';
-import { reasonOf } from '../../errors.ts';
+import { reasonOf, Undone } from '../../errors.ts';
 import { isConnectionError } from '../../store/db.ts';
 import { finishOpenaiBatch, type ResultFilesRow, readForResults } from '../../store/openai-batches.sql.ts';
 import type { PayloadRef } from '../../store/payloads.ts';
@@ -80,7 +80,7 @@ async function endOf(sink: ObjectSink): Promise<Written['output']> {
 }
 
 /** What undoes a transaction that another was faster than. */
-const BEATEN = new Error('another wrote the result files');
+const BEATEN = new Undone('another wrote the result files');
 
 async function switchOver(
   deps: CompactDeps,
