@@ -14,7 +14,7 @@ import type { StoredFault } from './openai-batches.sql.ts';
  */
 
 /** How long a validation may go without a sign of life before another replica takes it over. */
-export const VALIDATION_LEASE_SECONDS = 60;
+export const VALIDATION_LEASE_SECONDS = 30;
 
 /** A batch whose validation is ours. */
 export interface ValidationJob {
