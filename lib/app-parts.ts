@@ -159,6 +159,7 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
         retentionDays,
         usageRetentionDays: config.usageRetentionDays,
         compact: (ids) => compactor.compact(ids),
+        paused: compactor.paused,
         purge: async () => {
           await purgeLimits(db);
           await purgeExpiredTokens(db);

@@ -20,6 +20,8 @@ export interface CompactDeps {
 export interface Finished {
   id: string;
   totalItems: number;
+  /** Since its last item became final. */
+  finishedSeconds: number;
 }
 
 /**
@@ -41,6 +43,8 @@ export function createCompactor(
   writers: ResultsWriters = {},
 ): {
   compact(batchIds: readonly string[]): Promise<void>;
+  /** Batches that failed and are not tried again yet. */
+  paused(): string[];
   stop(): Promise<void>;
 } {
   const pauses = createRetryPauses(deps.clock.monotonic);
@@ -69,6 +73,7 @@ export function createCompactor(
       }
       return tail;
     },
+    paused: pauses.paused,
     stop() {
       stopped = true;
       return tail;

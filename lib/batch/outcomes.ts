@@ -2,6 +2,7 @@ import { crc32 } from 'node:zlib';
 import type { Db } from '../store/db.ts';
 import { type FinalRow, readFinals } from '../store/finals.sql.ts';
 import type { PayloadStore } from '../store/payloads.ts';
+import { isStoreAway } from '../store/store-away.ts';
 import type { ErrorKind } from '../usage/event.ts';
 import type { ItemState } from './batch.ts';
 import { readRanges, readReason } from './ranges.ts';
@@ -28,15 +29,20 @@ const ROWS = 1000;
 /** Answers of one group; two groups are in memory at a time. */
 const GROUP_BYTES = 4 * 1024 * 1024;
 
+/** A lost or spoilt answer is waited for so long after the end of its batch: stores may be late to show what they have. */
+const LATE_SECONDS = 120;
+/** And one that a store which seems to be away refuses (a bad spot of a disk looks like that). */
+const AWAY_SECONDS = 86_400;
+
 /**
  * The outcomes of a finished batch in idx order, some hundred at a time, each body checked against its CRC32: what the
- * result files of the OpenAI and Anthropic surfaces are written from. A body that cannot be read, or an item that is
- * missing (the batch was deleted), throws: such a file is not written.
+ * result files of the OpenAI and Anthropic surfaces are written from. A body that cannot be read throws, so that the file
+ * is written later; when the batch has been finished for two minutes (a day, if the store may only be away) the item says
+ * so instead, as in native results, and the others are there. An item that is missing (the batch was deleted) throws.
  */
 export async function* batchOutcomes(
   deps: OutcomeDeps,
-  batchId: string,
-  totalItems: number,
+  { id: batchId, totalItems, finishedSeconds }: { id: string; totalItems: number; finishedSeconds: number },
 ): AsyncGenerator<ItemOutcome[]> {
   let next = readFinals(deps.db, { batchId, from: 0, to: Math.min(ROWS, totalItems) - 1 });
   for (let from = 0; from < totalItems; from += ROWS) {
@@ -48,7 +54,7 @@ export async function* batchOutcomes(
       next = readFinals(deps.db, { batchId, from: after, to: Math.min(after + ROWS, totalItems) - 1 });
       next.catch(() => {}); // awaited in the next round, unless the reader has gone by then
     }
-    for (const group of bySize(rows)) yield await loadGroup(deps.payloads, group);
+    for (const group of bySize(rows)) yield await loadGroup(deps.payloads, group, finishedSeconds);
   }
 }
 
@@ -68,7 +74,11 @@ function* bySize(rows: readonly FinalRow[]): Generator<FinalRow[]> {
   if (group.length > 0) yield group;
 }
 
-async function loadGroup(payloads: OutcomeDeps['payloads'], rows: readonly FinalRow[]): Promise<ItemOutcome[]> {
+async function loadGroup(
+  payloads: OutcomeDeps['payloads'],
+  rows: readonly FinalRow[],
+  finishedSeconds: number,
+): Promise<ItemOutcome[]> {
   const bySegment = new Map<string, FinalRow[]>();
   for (const row of rows) {
     if (row.segment_id === null) continue;
@@ -76,21 +86,39 @@ async function loadGroup(payloads: OutcomeDeps['payloads'], rows: readonly Final
     if (same) same.push(row);
     else bySegment.set(row.segment_id, [row]);
   }
-  const bodies = new Map<number, Buffer>();
+  const bodies = new Map<number, Buffer | UnreadableBody>();
   await Promise.all(
     [...bySegment].map(async ([id, group]) => {
       const ranges = group.map((row) => ({ offset: row.output_offset!, length: row.output_length! }));
       const read = await readRanges(payloads, { kind: 'segment', id }, ranges);
       group.forEach((row, i) => {
-        const bytes = read[i]!;
-        if (bytes instanceof Error)
-          throw new Error(`output of item ${row.idx}: ${readReason(bytes)}`, { cause: bytes });
-        if (crc32(bytes) !== row.output_crc) throw new Error(`output of item ${row.idx}: checksum mismatch`);
-        bodies.set(row.idx, bytes);
+        const body = checked(read[i]!, row);
+        if (!Buffer.isBuffer(body) && finishedSeconds < body.waitSeconds) {
+          throw new Error(`output of item ${row.idx}: ${body.reason}`);
+        }
+        bodies.set(row.idx, body);
       });
     }),
   );
   return rows.map(({ idx, state, error, error_kind: errorKind, status }) => {
-    return { idx, state, error, errorKind, status, body: bodies.get(idx) ?? null };
+    const body = bodies.get(idx) ?? null;
+    if (body === null || Buffer.isBuffer(body)) return { idx, state, error, errorKind, status, body };
+    const lost = `batch item: load output: ${body.reason}`;
+    return state === 'completed'
+      ? { idx, state: 'discarded', error: lost, errorKind: 'internal', status: null, body: null }
+      : { idx, state, error, errorKind, status, body: null };
   });
+}
+
+/** Why there are no bytes, and for how long they may still come. */
+interface UnreadableBody {
+  reason: string;
+  waitSeconds: number;
+}
+
+function checked(read: Buffer | Error, row: FinalRow): Buffer | UnreadableBody {
+  if (read instanceof Error) {
+    return { reason: readReason(read), waitSeconds: isStoreAway(read) ? AWAY_SECONDS : LATE_SECONDS };
+  }
+  return crc32(read) === row.output_crc ? read : { reason: 'checksum mismatch', waitSeconds: LATE_SECONDS };
 }

@@ -10,6 +10,8 @@ export interface RetryPauses {
   /** Begins a pause: 10 s, doubled with each failure, at most an hour. */
   failed(id: string): void;
   succeeded(id: string): void;
+  /** Those whose pause is not over. */
+  paused(): string[];
   /** How many are remembered. */
   size(): number;
 }
@@ -27,6 +29,7 @@ export function createRetryPauses(monotonic: () => number): RetryPauses {
       for (const [other, { notBefore }] of pauses) if (notBefore + FORGET_MS < now) pauses.delete(other);
     },
     succeeded: (id) => void pauses.delete(id),
+    paused: () => [...pauses.keys()].filter((id) => monotonic() < pauses.get(id)!.notBefore),
     size: () => pauses.size,
   };
 }

@@ -30,15 +30,15 @@ export async function expireItems(db: Db, instance: string): Promise<string[]> {
   return finished === null ? [] : finished.split(';');
 }
 
-/** Finished batches without a results document, oldest first. */
-export async function listUncompacted(db: Db, limit: number): Promise<string[]> {
+/** Finished batches without a results document, oldest first; without those in `except`. */
+export async function listUncompacted(db: Db, limit: number, except: readonly string[] = []): Promise<string[]> {
   const result = await db.query<{ id: string }>({
     name: 'list_uncompacted',
     text: `
       select id from batches
-      where completed_at < clock_timestamp() - interval '5 seconds' and results_id is null
+      where completed_at < clock_timestamp() - interval '5 seconds' and results_id is null and id <> all($2::uuid[])
       order by id limit $1::int`,
-    values: [limit],
+    values: [limit, except],
   });
   return result.rows.map((row) => row.id);
 }
@@ -47,16 +47,19 @@ export async function listUncompacted(db: Db, limit: number): Promise<string[]> 
 export async function readUncompacted(
   db: Db,
   batchId: string,
-): Promise<{ id: string; surface: string; totalItems: number } | null> {
-  const result = await db.query<{ surface: string; total_items: number }>({
+): Promise<{ id: string; surface: string; totalItems: number; finishedSeconds: number } | null> {
+  const result = await db.query<{ surface: string; total_items: number; finished_seconds: number }>({
     name: 'read_uncompacted',
     text: `
-      select surface, total_items from batches
+      select surface, total_items, extract(epoch from clock_timestamp() - completed_at)::float8 as finished_seconds
+      from batches
       where id = $1::uuid and completed_at is not null and results_id is null`,
     values: [batchId],
   });
   const row = result.rows[0];
-  return row ? { id: batchId, surface: row.surface, totalItems: row.total_items } : null;
+  if (row === undefined) return null;
+  const { surface, total_items: totalItems, finished_seconds: finishedSeconds } = row;
+  return { id: batchId, surface, totalItems, finishedSeconds };
 }
 
 /**

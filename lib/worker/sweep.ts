@@ -31,6 +31,8 @@ export interface SweepDeps {
   /** False while this replica cannot tell a lost worker from its own lost connection. */
   mayRescue(): boolean;
   compact(batchIds: readonly string[]): Promise<void>;
+  /** Batches that are not to be tried again yet: many of them must not hide the others. */
+  paused(): string[];
   /** Looks for batches of the OpenAI surface that wait for their validation. */
   validate(): Promise<void>;
   /** Items became available. */
@@ -81,7 +83,10 @@ export function createSweeper(deps: SweepDeps): Sweeper {
       await step('expire', async () => void deps.compact(await expireItems(deps.db, deps.rescue.instance)));
     if (beat.validationDue) await step('validate', deps.validate);
     if (beat.compactionDue) {
-      await step('compact', async () => void deps.compact(await listUncompacted(deps.db, COMPACT_AT_ONCE)));
+      await step(
+        'compact',
+        async () => void deps.compact(await listUncompacted(deps.db, COMPACT_AT_ONCE, deps.paused())),
+      );
     }
   };
 

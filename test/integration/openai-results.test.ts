@@ -308,6 +308,23 @@ describe('result files', () => {
     expect((await api.get(id)).status).toBe('finalizing');
   });
 
+  test('say of an answer that stays unreadable that it is lost, and have all others', async () => {
+    const id = await running('node', 3);
+    await api.finish(id, [DONE, DONE, REFUSED]);
+    await api.sql('update batch_items set output_crc = 1 where batch_id = $1::uuid and idx > 0', [uuidOf(id)]);
+    await api.sql("update batches set completed_at = completed_at - interval '2 minutes' where id = $1::uuid", [
+      uuidOf(id),
+    ]);
+    expect(await api.results(id)).toBe(true);
+    const batch = await api.get(id);
+    expect(batch.status).toBe('completed');
+    expect((await linesOf(batch.output_file_id)).map((text) => JSON.parse(text).custom_id)).toEqual(['i0']);
+    expect((await linesOf(batch.error_file_id)).map((text) => JSON.parse(text))).toMatchObject([
+      { custom_id: 'i1', response: null, error: { code: 'internal', message: 'load output: checksum mismatch' } },
+      { custom_id: 'i2', response: { status_code: 400, body: { error: { message: 'upstream status 400' } } } },
+    ]);
+  });
+
   test('of many large answers have every line', async () => {
     const id = await running('node', 40);
     const body = (i: number) => `{"i":${i},"x":"${String(i % 10).repeat(400_000)}"}`;

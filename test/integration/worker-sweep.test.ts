@@ -157,6 +157,7 @@ describe('compaction', () => {
     expect(await listUncompacted(database.db, 10)).toEqual([]);
     await sql(`update batches set completed_at = completed_at - interval '6 seconds' where id = $1`, [id]);
     expect(await listUncompacted(database.db, 10)).toEqual([id]);
+    expect(await listUncompacted(database.db, 10, [id])).toEqual([]);
     await compactBatch(compactDeps(), id);
     expect(await listUncompacted(database.db, 10)).toEqual([]);
   });
@@ -228,6 +229,7 @@ describe('the sweep', () => {
       selfId: () => uuidv7(),
       mayRescue: () => true,
       compact: async (ids) => void told.compacted.push(...ids),
+      paused: () => [],
       validate: async () => void told.validated++,
       wake: () => void told.woken++,
       purge: async () => void told.purged++,

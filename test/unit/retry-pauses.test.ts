@@ -24,6 +24,7 @@ test('others are not held up, and a success begins anew', () => {
   clock.now = 10_000;
   pauses.failed('a');
   expect([pauses.mayTry('a'), pauses.mayTry('b')]).toEqual([false, true]);
+  expect(pauses.paused()).toEqual(['a']);
   pauses.succeeded('a');
   expect(pauses.size()).toBe(0);
   pauses.failed('a');

@@ -29,15 +29,12 @@ export const writeMessageResults: ResultsWriter = async (deps, batch) => {
 };
 
 /** A group of answers at a time (4 MiB, or one larger answer), as one chunk. */
-async function* lines(
-  deps: CompactDeps,
-  { id, totalItems }: Finished,
-  counts: Record<ResultType, number>,
-): AsyncGenerator<Buffer> {
+async function* lines(deps: CompactDeps, batch: Finished, counts: Record<ResultType, number>): AsyncGenerator<Buffer> {
+  const { id } = batch;
   const customIds = await readCustomIds(deps, id);
   const hex = id.replaceAll('-', '');
   let at = 0;
-  for await (const outcomes of batchOutcomes(deps, id, totalItems)) {
+  for await (const outcomes of batchOutcomes(deps, batch)) {
     const pieces: Uint8Array[] = [];
     for (const outcome of outcomes) {
       const end = customIds.indexOf(LF, at);

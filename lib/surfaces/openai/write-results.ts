@@ -51,7 +51,7 @@ async function writeFiles(deps: CompactDeps, batch: Finished, customIdsId: strin
   let nextId = 0;
   let expired = false;
   try {
-    for await (const group of batchOutcomes(deps, batch.id, batch.totalItems)) {
+    for await (const group of batchOutcomes(deps, batch)) {
       for (const outcome of group) {
         while (nextId === ids.length) {
           const more = await customIds.next();
