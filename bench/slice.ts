@@ -56,7 +56,9 @@ export async function benchSlice(): Promise<Figure[]> {
   const megabytes = body.length / 1e6;
   const slice = bestOf(7, () => void sliceSubmission(body, ITEMS));
   const parse = bestOf(5, () => void JSON.parse(body.toString()));
-  const crc = bestOf(7, () => void checksumItems(body, spans));
+  const started = performance.now();
+  await checksumItems(body, spans);
+  const crc = performance.now() - started;
 
   const items = Array.from({ length: ITEMS }, (_, i) =>
     body.subarray(spans.offsets[i]!, spans.offsets[i]! + spans.lengths[i]!),

@@ -1,4 +1,5 @@
 import { type Buffer, isUtf8 } from 'node:buffer';
+import { setImmediate } from 'node:timers/promises';
 import { crc32 } from 'node:zlib';
 import { keyIs, type Span, scanElements, scanMembers } from '../json/members.ts';
 import { bomLength, expectEnd, faultText, skipSpace, skipValue } from '../json/scan.ts';
@@ -76,11 +77,22 @@ export function sliceSubmission(body: Buffer, maxItems: number, names: readonly 
   return { ok: true, members, requests: found === 'array' ? { ...spans.take(), sent } : found };
 }
 
-/** CRC32 (unsigned, as zlib's) of each span, in order: stored with the item and checked when it is read back. */
-export function checksumItems(body: Buffer, items: Spans): Uint32Array {
+/** Bytes between two turns of the event loop: about a millisecond. */
+const TURN_BYTES = 1024 * 1024;
+
+/**
+ * CRC32 (unsigned, as zlib's) of each span, in order: stored with the item and checked when it is read back. The event loop
+ * goes round in between: 32 MiB at once would keep answers of upstreams waiting for 20 ms.
+ */
+export async function checksumItems(body: Buffer, items: Spans): Promise<Uint32Array> {
   const sums = new Uint32Array(items.count);
+  let turn = 0;
   for (let i = 0; i < items.count; i++) {
     const start = items.offsets[i]!;
+    if (start >= turn) {
+      await setImmediate();
+      turn = start + TURN_BYTES;
+    }
     sums[i] = crc32(body.subarray(start, start + items.lengths[i]!));
   }
   return sums;

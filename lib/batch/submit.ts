@@ -52,7 +52,7 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
   if (earlier) return earlier;
   await refuseOverPending(deps, deps.db, owner, items.count);
 
-  const crcs = checksumItems(request.body, items);
+  const crcs = await checksumItems(request.body, items);
   await deps.payloads.write(input, [request.body]);
   return recordBatch(deps, {
     row: {
