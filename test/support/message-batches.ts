@@ -1,22 +1,14 @@
-import { type MessageBatchesApp, messageBatchHandlers } from '../../handlers/anthropic.ts';
+import type { MessageBatchesApp } from '../../handlers/anthropic.ts';
+import { messageBatchRoutes } from '../../handlers/inference.ts';
 import { compactBatch } from '../../lib/batch/compact.ts';
 import { type SeenRequest, serve } from '../../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, createMatcher, type Route } from '../../lib/http/routes.ts';
+import { createMatcher } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/store/payloads.ts';
 import { parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch-id.ts';
 import { writeMessageResults } from '../../lib/surfaces/anthropic/write-results.ts';
 import type { ErrorKind } from '../../lib/usage/event.ts';
 import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
 import { finish, type Outcome } from './outcomes.ts';
-
-const ROUTES = [
-  { method: 'POST', pattern: '/v1/messages/batches', handler: 'createMessageBatch', body: 'stream' },
-  { method: 'GET', pattern: '/v1/messages/batches', handler: 'listMessageBatches' },
-  { method: 'GET', pattern: '/v1/messages/batches/{id}', handler: 'getMessageBatch' },
-  { method: 'DELETE', pattern: '/v1/messages/batches/{id}', handler: 'removeMessageBatch' },
-  { method: 'GET', pattern: '/v1/messages/batches/{id}/results', handler: 'messageBatchResults' },
-  { method: 'POST', pattern: '/v1/messages/batches/{id}/cancel', handler: 'cancelMessageBatch' },
-] as const satisfies readonly Route[];
 
 /** How one item ends, with what its usage event says of the answer. */
 export interface MessageOutcome extends Outcome {
@@ -55,7 +47,7 @@ export async function createMessageBatchesApi(
     for (const uuid of uuids) await compactOne(uuid);
   };
   const app: MessageBatchesApp = { ...native.app, ...deps, compact, ...options.app };
-  const bound = (streaming: boolean): BoundRoute[] => bindRoutes(ROUTES, messageBatchHandlers({ ...app, streaming }));
+  const bound = (streaming: boolean) => messageBatchRoutes({ ...app, streaming });
   const seen: SeenRequest[] = [];
   const onRequest = (request: SeenRequest) => void seen.push(request);
   const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };
