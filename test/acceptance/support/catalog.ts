@@ -22,6 +22,7 @@ export function catalogOf(upstreamUrl: string, hostKeys = 1): string {
       `kind: Model\nmetadata: {name: ${name}}\nspec: {provider: test}`,
       `kind: Binding\nmetadata: {name: ${name}}\nspec: {model: ${name}, host: up, adapter: openai}`,
     ]),
+    'kind: Binding\nmetadata: {name: fast-messages}\nspec: {model: fast, host: up, adapter: anthropic}',
     `kind: Policy\nmetadata: {name: p}\nspec: {hostKeys: [${keys.join(', ')}]}`,
     'kind: Key\nmetadata: {name: ann}\nspec: {policy: p, valueFrom: {kind: env, env: RELAY_KEY_ANN}}',
     'kind: Key\nmetadata: {name: bob}\nspec: {policy: p, valueFrom: {kind: env, env: RELAY_KEY_BOB}}',
