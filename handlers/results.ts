@@ -1,3 +1,4 @@
+import { chunkMemory } from '../lib/batch/chunk-memory.ts';
 import { PAGE_BYTES, type ResultsDeps, renderResults } from '../lib/batch/results.ts';
 import { type Clock, isUuid, uuidv7 } from '../lib/clock.ts';
 import { ApiError } from '../lib/errors.ts';
@@ -44,9 +45,11 @@ export function results(app: ResultsApp): ApiHandler {
             singleMaxBytes: canPutAside(app) ? null : PAGE_BYTES,
           }
         : null;
-    const stream = renderResults(app, key, batch, { after: after ?? -1, state: state ?? null, page });
+    const memory = chunkMemory();
+    const range = { after: after ?? -1, state: state ?? null, page };
+    const stream = renderResults(app, key, batch, app.streaming ? { ...range, memory } : range);
     const answer = { statusCode: 200, headers: { 'content-type': 'application/json' }, batchId: key.id };
-    if (app.streaming) return { ...answer, stream };
+    if (app.streaming) return { ...answer, stream, sent: memory.give };
     const body = await collect(stream);
     if (body.length > ANSWER_BYTES) {
       return { statusCode: 303, headers: { location: await putAside(app, body) }, batchId: key.id };

@@ -43,11 +43,17 @@ export interface BlockWriter {
   done(): ElementBlock;
 }
 
-/** Makes a writer; `bytes` is about how much will be written, so that a small block takes little memory. */
-export function blockWriter(bytes: number): BlockWriter {
+/**
+ * Makes a writer; `bytes` is about how much will be written, so that a small block takes little memory. `takeChunk` gives
+ * memory of CHUNK_BYTES for large ones.
+ */
+export function blockWriter(
+  bytes: number,
+  takeChunk: () => Buffer = () => Buffer.allocUnsafeSlow(CHUNK_BYTES),
+): BlockWriter {
   const block: ElementBlock = { count: 0, chunks: [], idx: [], state: [], start: [], end: [] };
   let left = bytes;
-  let chunk = Buffer.allocUnsafeSlow(0);
+  let chunk: Buffer = Buffer.allocUnsafeSlow(0);
   let at = 0;
   let before = 0;
 
@@ -60,7 +66,9 @@ export function blockWriter(bytes: number): BlockWriter {
     if (at + needed <= chunk.length) return;
     left -= at;
     seal();
-    chunk = Buffer.allocUnsafeSlow(Math.max(needed, Math.min(CHUNK_BYTES, Math.max(left, MIN_BYTES))));
+    const size = Math.max(needed, left, MIN_BYTES);
+    if (size < CHUNK_BYTES || needed > CHUNK_BYTES) chunk = Buffer.allocUnsafeSlow(size < CHUNK_BYTES ? size : needed);
+    else chunk = takeChunk();
   };
   const pass = (body: Buffer, room: number) => {
     seal();
@@ -68,9 +76,9 @@ export function blockWriter(bytes: number): BlockWriter {
     before += body.length;
     chunk = Buffer.allocUnsafeSlow(room);
   };
-  const put = (part: Uint8Array) => {
-    chunk.set(part, at);
-    at += part.length;
+  // Of memory that threads share, `set` copies a word at a time.
+  const put = (part: Buffer) => {
+    at += part.copy(chunk, at);
   };
   const begin = (idx: number, state: number) => {
     if (block.count > 0) chunk[at++] = COMMA;

@@ -1,13 +1,13 @@
 import type { Db } from '../store/db.ts';
 import { type Outcomes, readOutcomes } from '../store/outcomes.sql.ts';
-import type { PayloadStore } from '../store/payloads.ts';
 import { ITEM_STATES, type ItemState } from './batch.ts';
 import { blockWriter, type ElementBlock } from './block.ts';
-import { readSpans, type Scratch, spanFault } from './spans.ts';
+import type { ChunkMemory } from './chunk-memory.ts';
+import { checked, readSpans, type Scratch, type SpanStore, spanFault } from './spans.ts';
 
 export interface ElementDeps {
   db: Db;
-  payloads: Pick<PayloadStore, 'read'>;
+  payloads: SpanStore;
 }
 
 export interface ElementOptions {
@@ -24,6 +24,8 @@ export interface ElementOptions {
    * 5 with the reason, `throw` ends with UnreadableSpan, `throw_missing` only when the object is not there.
    */
   onBadSpan: 'render' | 'throw' | 'throw_missing';
+  /** Where chunks come from, when whoever gets the blocks gives them back. */
+  memory?: ChunkMemory;
 }
 
 /** A stored response that could not be read back. */
@@ -74,11 +76,11 @@ export async function* resultElements(
   options: ElementOptions,
 ): AsyncGenerator<ElementBlock> {
   // Blocks are copies of what was read: of two loads at a time each can use a memory of its own again and again.
-  let scratch: Scratch = { memory: null };
-  let spare: Scratch = { memory: null };
+  let scratch: Scratch = { memory: null, release: null };
+  let spare: Scratch = { memory: null, release: null };
   let loading: Promise<ElementBlock> | null = null;
-  for await (const load of readRows(deps.db, batchId, options)) {
-    const next = render(deps.payloads, load, options, scratch);
+  for await (const part of readRows(deps.db, batchId, options)) {
+    const next = load(deps.payloads, part, options, scratch);
     next.catch(() => {}); // awaited in the next round, unless the reader has gone by then
     [scratch, spare] = [spare, scratch];
     if (loading) yield await loading;
@@ -125,18 +127,27 @@ function* splitBySize(rows: Outcomes, count: number, maxBytes: number): Generato
   if (load.to > load.from) yield load;
 }
 
-async function render(
-  store: Pick<PayloadStore, 'read'>,
-  { rows, from, to, bytes, discarded }: Load,
-  { onBadSpan, maxBytes }: ElementOptions,
-  scratch: Scratch,
-): Promise<ElementBlock> {
-  const most = maxBytes ?? Number.POSITIVE_INFINITY;
+async function load(store: SpanStore, part: Load, options: ElementOptions, scratch: Scratch): Promise<ElementBlock> {
+  const { rows, from, to } = part;
+  const most = options.maxBytes ?? Number.POSITIVE_INFINITY;
   const wanted: number[] = [];
   for (let i = from; i < to; i++) if (rows.state[i] === COMPLETED && rows.length[i]! <= most) wanted.push(i);
-  const bodies = await readSpans(store, rows, wanted, scratch);
+  try {
+    return render(part, await readSpans(store, rows, wanted, scratch), options);
+  } finally {
+    scratch.release?.();
+    scratch.release = null;
+  }
+}
 
-  const writer = blockWriter(bytes + FRAME_BYTES * (to - from));
+/** `bodies` are those of the completed items that are not too large, in idx order. */
+function render(
+  { rows, from, to, bytes, discarded }: Load,
+  bodies: readonly (Buffer | Error)[],
+  { onBadSpan, maxBytes, memory }: ElementOptions,
+): ElementBlock {
+  const most = maxBytes ?? Number.POSITIVE_INFINITY;
+  const writer = blockWriter(bytes + FRAME_BYTES * (to - from), memory?.take);
   let error = discarded;
   let body = 0;
   for (let i = from; i < to; i++) {
@@ -146,7 +157,7 @@ async function render(
     else if (state !== COMPLETED) writer.bare(idx, state);
     else if (rows.length[i]! > most) writer.failed(idx, TOO_LARGE);
     else {
-      const read = bodies[body++]!;
+      const read = checked(bodies[body++]!, rows.crc[i]!);
       if (Buffer.isBuffer(read)) {
         writer.response(idx, read);
         continue;

@@ -4,13 +4,14 @@ import type { Db } from '../store/db.ts';
 import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
 import type { ItemState } from './batch.ts';
 import { CHUNK_BYTES, type ElementBlock, firstOf } from './block.ts';
+import type { ChunkMemory } from './chunk-memory.ts';
 import { documentBytes, documentElements } from './document.ts';
 import { resultElements, UnreadableSpan } from './elements.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL } from './result-index.ts';
 
 export interface ResultsDeps {
   db: Db;
-  payloads: Pick<PayloadStore, 'read' | 'stream' | 'size'>;
+  payloads: Pick<PayloadStore, 'read' | 'readMany' | 'stream' | 'size'>;
 }
 
 export interface ResultsOptions {
@@ -19,6 +20,8 @@ export interface ResultsOptions {
   state: ItemState | null;
   /** A page with `next_after` of at most `limit` elements; null gives all of them, without it. */
   page: { limit: number; singleMaxBytes: number | null } | null;
+  /** Where chunks come from, when whoever gets them gives them back. */
+  memory?: ChunkMemory;
 }
 
 /** A page ends before it gets larger than this: as base64 inside a Lambda answer it is just under the 6 MB of AWS. */
@@ -81,6 +84,7 @@ export async function* renderResults(
             ...range,
             totalItems: current.total_items,
             onBadSpan: tolerant ? 'render' : 'throw_missing',
+            ...(options.memory && { memory: options.memory }),
           });
       for await (const block of blocks) {
         const first = taken === 0;

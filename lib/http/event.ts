@@ -12,6 +12,8 @@ export interface ApiResult {
   isBase64Encoded?: boolean;
   /** Bytes instead of `body`: only where the deps say that streaming is there. A throw breaks the connection. */
   stream?: AsyncIterable<Buffer>;
+  /** Told of each chunk of the stream when the system has its bytes, so that its memory can be used again. */
+  sent?: (chunk: Buffer) => void;
   /** The batch it was about, for the access log. */
   batchId?: string;
 }

@@ -36,7 +36,7 @@ async function respondStream(
         await chunks.return?.();
         return;
       }
-      if (!res.write(next.value)) await writable(res, stallMs);
+      if (!write(res, next.value, result.sent)) await writable(res, stallMs);
       next = await chunks.next();
     }
   } catch (error) {
@@ -44,6 +44,14 @@ async function respondStream(
     throw error;
   }
   return finish(res, undefined, stallMs);
+}
+
+function write(res: ServerResponse, chunk: Buffer, sent: ApiResult['sent']): boolean {
+  if (!sent) return res.write(chunk);
+  // After an error the system may still read from it.
+  return res.write(chunk, (error) => {
+    if (!error) sent(chunk);
+  });
 }
 
 /** Resolves when the buffers are empty again, or the connection is gone. */

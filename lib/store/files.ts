@@ -2,6 +2,7 @@ import { close as closeFile, constants, createReadStream, open as openFile, read
 import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, rmdir, stat, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { isUuid, uuidv7, uuidv7Time } from '../clock.ts';
+import { createFileReader } from './file-reader.ts';
 import {
   PayloadNotFound,
   type PayloadRef,
@@ -24,6 +25,7 @@ const MAX_MADE = 100;
  */
 export function createFileStore(root: string): PayloadStore {
   const madeDirectories = new Set<string>();
+  const reader = createFileReader(root);
 
   // Device and inode of the directory that held the marker. A mount that went away leaves another directory under the
   // same name: what was written there would be lost when it comes back.
@@ -83,6 +85,7 @@ export function createFileStore(root: string): PayloadStore {
       if (done < length) throw new Error(`payload object is shorter than expected: ${key}`);
       return buffer;
     },
+    readMany: reader.read,
     async *stream(ref, offset, length) {
       if (length === 0) return;
       const source = createReadStream(join(root, payloadKey(ref)), {
@@ -135,7 +138,7 @@ export function createFileStore(root: string): PayloadStore {
       const present = await stat(join(root, MARKER)).catch(none('ENOENT'));
       if (Array.isArray(present)) await write(join(root, MARKER), (file) => writeAll(file, [Buffer.from(`${id}\n`)]));
     },
-    close: async () => {},
+    close: reader.close,
   };
 }
 

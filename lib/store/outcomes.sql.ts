@@ -70,6 +70,8 @@ function unpack(records: Buffer, most: number, errors: string[]): Outcomes {
   const known = new Map<string, number>();
   const view = new DataView(records.buffer, records.byteOffset, records.length);
   let count = 0;
+  let last = -1;
+  let number = 0;
   for (let at = 0; at < records.length; count++) {
     idx[count] = view.getInt32(at);
     state[count] = view.getUint8(at + 4);
@@ -77,12 +79,13 @@ function unpack(records: Buffer, most: number, errors: string[]): Outcomes {
       at += OPEN_BYTES;
       continue;
     }
-    const key = records.toString('latin1', at + 5, at + 21);
-    let number = known.get(key);
-    if (number === undefined) {
-      number = segmentIds.push(uuidAt(records, at + 5)) - 1;
+    // Neighbours were mostly committed together.
+    if (last === -1 || records.compare(records, last + 5, last + 21, at + 5, at + 21) !== 0) {
+      const key = records.toString('latin1', at + 5, at + 21);
+      number = known.get(key) ?? segmentIds.push(uuidAt(records, at + 5)) - 1;
       known.set(key, number);
     }
+    last = at;
     segment[count] = number;
     offset[count] = view.getInt32(at + 21);
     length[count] = view.getInt32(at + 25);

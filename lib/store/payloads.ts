@@ -20,9 +20,17 @@ export function payloadKey(ref: PayloadRef): string {
   return `${ref.kind}/${payloadHour(uuidv7Time(ref.id))}/${ref.id}`;
 }
 
+const HOUR_MS = 3_600_000;
+// Names come by the thousand, and nearly all of one hour: to format it was a twentieth of the time of their reads.
+let known = { hour: 0, text: '1970010100' };
+
 /** `yyyymmddhh` in UTC. */
 export function payloadHour(epochMs: number): string {
-  return new Date(epochMs).toISOString().replace(/[-T]/g, '').slice(0, 10);
+  const hour = Math.floor(epochMs / HOUR_MS);
+  if (hour !== known.hour) {
+    known = { hour, text: new Date(hour * HOUR_MS).toISOString().replace(/[-T]/g, '').slice(0, 10) };
+  }
+  return known.text;
 }
 
 /** Thrown by reads for an object that is not there (yet: NFS and S3 may be late). A `transient` kind as well. */
@@ -41,6 +49,23 @@ export class StorageFull extends Error {
   }
 }
 
+/** One read of many. */
+export interface RangeRead {
+  ref: PayloadRef;
+  offset: number;
+  length: number;
+}
+
+/** What `readMany` gives. */
+export interface ManyRead {
+  /** The bytes of the first read, of the second, and so on, without gaps. */
+  memory: Buffer;
+  /** 1 for each read whose bytes are there; the others, and those beyond its end, are to be read one by one. */
+  done: Uint8Array;
+  /** Gives the memory back: it will be written over. */
+  release(): void;
+}
+
 /**
  * Write-once objects. A write returns only when the object is durable under its final name; it is never appended nor
  * replaced. Reads of a range that is not wholly there throw. All methods may throw StorageFull, PayloadNotFound or the
@@ -56,6 +81,11 @@ export interface PayloadStore {
    * and the caller's again as soon as this has settled; what is given is where they are.
    */
   read(ref: PayloadRef, offset: number, length: number, target?: Buffer): Promise<Buffer>;
+  /**
+   * Where the store can: many short reads for little more than the price of one. Null when it cannot at present; never
+   * rejects.
+   */
+  readMany?(reads: readonly RangeRead[]): Promise<ManyRead | null>;
   /** The same as a stream, with back-pressure. */
   stream(ref: PayloadRef, offset: number, length: number): AsyncIterable<Buffer>;
   /** Length of the object in bytes. */

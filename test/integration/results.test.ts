@@ -18,6 +18,7 @@ beforeAll(async () => {
         await onRead(ref);
         return app.payloads.read(ref, offset, length);
       },
+      readMany: async () => null,
       async *stream(ref, offset, length) {
         await onRead(ref);
         yield* app.payloads.stream(ref, offset, length);
