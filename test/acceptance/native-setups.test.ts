@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { LOCALSTACK_HOOK_MS } from '../support/localstack.ts';
 import { NATIVE_CASES } from '../support/native-cases.ts';
 import { type Deployment, SETUPS } from './support/setups.ts';
@@ -16,5 +16,7 @@ for (const [name, here, open] of SETUPS) {
     });
 
     test.each(NATIVE_CASES)('%s', (_name, run) => run(setup));
+
+    test('in all that, no function asks for more than its role allows', () => expect(setup.denied).toEqual([]));
   });
 }

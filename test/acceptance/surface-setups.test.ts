@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, describe, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { LOCALSTACK_HOOK_MS } from '../support/localstack.ts';
 import { ANTHROPIC_CASES } from './support/anthropic-cases.ts';
 import { OPENAI_CASES } from './support/openai-cases.ts';
@@ -15,5 +15,7 @@ for (const [name, here, open] of SETUPS) {
 
     test.each(OPENAI_CASES)('OpenAI: %s', (_name, run) => run(setup));
     test.each(ANTHROPIC_CASES)('Anthropic: %s', (_name, run) => run(setup));
+
+    test('in all that, no function asks for more than its role allows', () => expect(setup.denied).toEqual([]));
   });
 }

@@ -29,6 +29,7 @@ import {
 } from '../../lib/http/routes.ts';
 import type { Database } from '../../lib/store/db.ts';
 import { createBucket, startFaux, TEST_AWS_ENV, TEST_CLIENT } from './aws.ts';
+import { type Guard, startGuard } from './iam.ts';
 import { type Answer, asEvent, type Call } from './native-api.ts';
 
 /** One execution environment of the worker function: one invocation at a time, its own memory and log stream. */
@@ -55,6 +56,8 @@ export interface Platform {
    * the queue is empty and all have returned. Gives how many invocations there were.
    */
   drain(): Promise<number>;
+  /** What functions asked of the store that their roles do not allow; nothing without `roles`. */
+  denied: string[];
   close(): Promise<void>;
 }
 
@@ -64,6 +67,8 @@ export interface PlatformOptions {
   /** Path of a YAML catalogue. */
   catalog: string;
   env?: Record<string, string>;
+  /** Each function may do with the store what its role in infra/roles.yml allows. Not for a bundle, which has one environment. */
+  roles?: boolean;
   /** Functions of a bundle in place of the sources' own. They are one container: one invocation at a time. */
   load?(env: Record<string, string>): Promise<typeof Functions>;
 }
@@ -109,6 +114,7 @@ export async function startPlatform({
   db,
   catalog,
   env: more = {},
+  roles = false,
   load,
 }: PlatformOptions): Promise<Platform> {
   Object.assign(process.env, TEST_AWS_ENV); // the SDK's own credentials chain reads nothing else
@@ -135,18 +141,25 @@ export async function startPlatform({
     apps.push(app);
     return app;
   };
-  const own = Object.fromEntries(
-    Object.entries(FUNCTIONS).map(([name, bind]) => [
-      name,
-      onLambda<ApiEvent, ApiResult>((app) => bind(keep(app)), env),
-    ]),
-  ) as Record<ApiFunction, ApiHandler>;
+  const denied: string[] = [];
+  const guards: Guard[] = [];
+  const envOf = async (name: keyof typeof Functions) => {
+    if (!roles) return env;
+    const guard = await startGuard(name, { endpoint: aws.endpoint, bucket: env.RELAY_S3_BUCKET, denied });
+    guards.push(guard);
+    return { ...env, AWS_ENDPOINT_URL: guard.endpoint };
+  };
+  const own = {} as Record<ApiFunction, ApiHandler>;
+  for (const [name, bind] of Object.entries(FUNCTIONS) as [ApiFunction, (app: LambdaApp) => ApiHandler][]) {
+    own[name] = onLambda<ApiEvent, ApiResult>((app) => bind(keep(app)), await envOf(name));
+  }
+  const workerEnv = await envOf('worker');
   const bound: BoundRoute[] = ROUTES.map(([name, { method, pattern }]) => {
     return { method, pattern, run: (bundle?.[name] as ApiHandler) ?? own[name], readsBody: true };
   });
   const find = createMatcher(bound);
   const sqs = new SQSClient({ ...TEST_CLIENT, endpoint: aws.endpoint, useQueueUrlAsEndpoint: false });
-  const runSweep = onLambda<{ housekeep?: unknown }, void>((app) => sweep(keep(app)), env);
+  const runSweep = onLambda<{ housekeep?: unknown }, void>((app) => sweep(keep(app)), await envOf('sweep'));
 
   const container = (): WorkerContainer => {
     let app: LambdaApp | null = null;
@@ -155,7 +168,7 @@ export async function startPlatform({
         app = keep(built);
         return worker(built);
       },
-      { ...env, AWS_LAMBDA_LOG_STREAM_NAME: randomUUID() },
+      { ...workerEnv, AWS_LAMBDA_LOG_STREAM_NAME: randomUUID() },
     );
     const run = bundle === undefined ? ownWorker : (bundle.worker as typeof ownWorker);
     return {
@@ -207,8 +220,10 @@ export async function startPlatform({
         running.add(done);
       }
     },
+    denied,
     async close() {
       for (const app of apps) await app.close();
+      for (const guard of guards) await guard.stop();
       sqs.destroy();
       await aws.stop();
     },

@@ -31,9 +31,10 @@ export function clientsOf(setup: Deployment, as = 'ann'): Clients {
     });
     if (answer.status === 303) {
       redirected++;
-      // As fetch does it: a GET, without the headers that are meant for the first origin only.
-      const range = request.headers.get('range');
-      return fetch(answer.headers.get('location')!, range === null ? {} : { headers: { range } });
+      // As fetch does it: a GET, and of all headers only this one does not go to another origin.
+      const headers = new Headers(request.headers);
+      headers.delete('authorization');
+      return fetch(answer.headers.get('location')!, { headers });
     }
     return new Response(answer.bytes.length === 0 ? null : new Uint8Array(answer.bytes), answer);
   };

@@ -35,6 +35,8 @@ export interface Deployment extends Setup {
   sql(text: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
   /** What EventBridge does each minute; in the container the service's own beat does it. */
   sweep(): Promise<void>;
+  /** What functions asked of the store although their roles do not allow it. */
+  denied: readonly string[];
 }
 
 /** The container form: HTTP through the Node adapter. */
@@ -47,6 +49,7 @@ async function container(env: Record<string, string> = {}, stop = async () => {}
     waitFinished: service.finished,
     sql: service.sql,
     sweep: async () => {},
+    denied: [],
     async close() {
       await service.close();
       await stop();
@@ -79,7 +82,9 @@ async function lambda(load?: (env: Record<string, string>) => Promise<typeof Fun
   const [database, upstream] = await Promise.all([createTestDatabase(), startUpstream()]);
   const catalog = join(dir, 'catalog.yaml');
   await writeFile(catalog, SERVICE_CATALOG(upstream.url));
-  const platform = await startPlatform({ ...database, catalog, env: SERVICE_SECRETS, ...(load && { load }) });
+  const options = load === undefined ? { roles: true } : { load };
+  const platform = await startPlatform({ ...database, catalog, env: SERVICE_SECRETS, ...options });
+  await platform.sweep({ housekeep: true }); // the first one makes the store's marker
   let stopped = false;
   const source = (async () => {
     while (!stopped) {
@@ -98,6 +103,7 @@ async function lambda(load?: (env: Record<string, string>) => Promise<typeof Fun
     },
     sql,
     sweep: () => platform.sweep(),
+    denied: platform.denied,
     async close() {
       stopped = true;
       await source;
