@@ -79,10 +79,18 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
     state: 'discarded',
     error: `batch item: ${failure.text}`,
     // The native API never returns an upstream's error body, so it is not kept for its batches.
-    response: item.batch.surface === 'relay' ? null : last.result.body,
+    response: item.batch.surface === 'relay' || tellsKey(last) ? null : last.result.body,
     usage: facts(run, last, failure.errorKind, failure.text),
     charged: run.charged,
   };
+}
+
+/** Shorter values are no secrets, and could stand in any text. */
+const MIN_SECRET_LENGTH = 16;
+
+/** Some upstreams repeat the key that they refuse; it is the operator's, and not for the owner of the batch. */
+function tellsKey({ result, key: { value } }: NonNullable<Run['last']>): boolean {
+  return value !== null && value.length >= MIN_SECRET_LENGTH && result.body?.includes(value) === true;
 }
 
 /** No call was made: breakers are open, probes taken, or tiers spent. */

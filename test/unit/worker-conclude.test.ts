@@ -17,7 +17,7 @@ const candidate = {
   adapter: 'openai',
   wireName: 'm-up',
 } as Candidate;
-const key = { name: 'one' } as HostKey;
+const key = { name: 'one', value: 'sk-host-0123456789' } as HostKey;
 const pricing: Pricing = {
   id: 'p',
   name: 'price',
@@ -145,6 +145,17 @@ test('an error body is kept for the surfaces that return it, never for the nativ
   const last = result('client_error', { status: 400 });
   expect(concluded({ last, batch: { surface: 'openai' } })).toMatchObject({ response: BODY });
   expect(concluded({ last })).toMatchObject({ response: null });
+});
+
+test('an error body that repeats the host key is kept for nobody', () => {
+  const kept = (text: string) => {
+    const last = result('auth', { status: 401, body: Buffer.from(text) });
+    const outcome = concluded({ last, batch: { surface: 'openai' } });
+    return outcome.kind === 'final' && outcome.response?.toString();
+  };
+  const masked = '{"error":{"message":"Incorrect API key provided: sk-host*********6789."}}';
+  expect(kept(masked)).toBe(masked);
+  expect(kept(`{"error":{"message":"Incorrect API key provided: ${key.value}."}}`)).toBeUndefined();
 });
 
 test('a retryable failure whose time is up says that it timed out', () => {
