@@ -3,13 +3,15 @@ import { finished, submit } from './support/batches.ts';
 import type { Bed } from './support/bed.ts';
 import { type Figure, format, median } from './support/figure.ts';
 import { serveFile } from './support/file-server.ts';
-import { halfDone } from './support/half-done.ts';
+import { halfDone, splitSegments } from './support/half-done.ts';
 import { KEYS, submission } from './support/items.ts';
 import { peakGrowth } from './support/process.ts';
 
 const ITEMS = 50_000;
 const ANSWER_BYTES = 2048;
-const ROUNDS = 5;
+const ROUNDS = 7;
+/** Items of a small segment: 10 KB. */
+const EACH = 5;
 const MIB = 2 ** 20;
 
 interface Download {
@@ -18,11 +20,18 @@ interface Download {
   bytes: number;
 }
 
-/** Results of 50,000 answers of 2 KB, of a finished batch and of one half done, beside one file of that size. */
+/**
+ * Results of 50,000 answers of 2 KB beside one file of that size: of a finished batch, and of two half done, one in the
+ * segments of fast answers, the other in thousands of small ones.
+ */
 export async function benchResults(bed: Bed): Promise<Figure[]> {
   const half = await halfDone(bed, ITEMS, ANSWER_BYTES);
   const halfUrl = `${half.server.url}/v1/batches/${half.batch.id}/results`;
   const running = await downloads(halfUrl, half.server.pid);
+  const slow = await halfDone(bed, ITEMS, ANSWER_BYTES);
+  const segments = await splitSegments(slow, EACH);
+  const slowUrl = `${slow.server.url}/v1/batches/${slow.batch.id}/results`;
+  const scattered = await downloads(slowUrl, slow.server.pid);
 
   const database = await bed.database();
   const upstream = await bed.upstream({ answerBytes: ANSWER_BYTES });
@@ -34,11 +43,23 @@ export async function benchResults(bed: Bed): Promise<Figure[]> {
   bed.defer(() => file.stop());
 
   await download(file.url);
-  const rounds: { file: Download; ours: Download; half: Download }[] = [];
+  const rounds: Record<'file' | 'ours' | 'half' | 'slow', Download>[] = [];
   const ours = await downloads(`${server.url}/v1/batches/${batch.id}/results`, server.pid, async (finishedOne) => {
-    rounds.push({ file: await download(file.url), ours: finishedOne, half: await download(halfUrl) });
+    rounds.push({
+      file: await download(file.url),
+      ours: finishedOne,
+      half: await download(halfUrl),
+      slow: await download(slowUrl),
+    });
   });
-  await half.server.stop();
+  await Promise.all([half.server.stop(), slow.server.stop()]);
+  const priceOf = (which: 'half' | 'slow', name: string): Figure => ({
+    name,
+    value: median(rounds.map((round) => round.ours.bytesPerMs / round[which].bytesPerMs)),
+    unit: 'times',
+    comparedWith: `the finished batch ${speed(ours.bytesPerMs)}, this ${speed(median(rounds.map((round) => round[which].bytesPerMs)))}; in alternation`,
+    target: { atMost: 2 },
+  });
   const fileSpeed = median(rounds.map((round) => round.file.bytesPerMs));
   const fileFirstByte = median(rounds.map((round) => round.file.firstByteMs));
   const size = `${format(ours.bytes / MIB)} MiB`;
@@ -56,13 +77,13 @@ export async function benchResults(bed: Bed): Promise<Figure[]> {
       running,
       `the same; ${format(running.bytes / MIB)} MiB, from the segments of group commits`,
     ),
-    {
-      name: '  time for a byte, half done',
-      value: median(rounds.map((round) => round.ours.bytesPerMs / round.half.bytesPerMs)),
-      unit: 'times',
-      comparedWith: `the finished batch ${speed(ours.bytesPerMs)}, this ${speed(median(rounds.map((round) => round.half.bytesPerMs)))}; in alternation`,
-      target: { atMost: 2 },
-    },
+    priceOf('half', '  time for a byte, half done'),
+    ...figuresOf(
+      `half done in ${segments} segments`,
+      scattered,
+      `the same; ${format(scattered.bytes / MIB)} MiB, ${EACH} answers a segment`,
+    ),
+    priceOf('slow', `  time for a byte, half done in ${segments} segments`),
   ];
 }
 

@@ -133,7 +133,7 @@ function mergeSpans(rows: Outcomes, wanted: readonly number[]): Span[] {
   for (let segment = 0; segment < bySegment.length; segment++) {
     const members = bySegment[segment];
     if (members === undefined) continue;
-    members.sort((a, b) => offsetOf(a) - offsetOf(b));
+    if (members.length > 1) members.sort((a, b) => offsetOf(a) - offsetOf(b));
     const ref: PayloadRef = { kind: 'segment', id: rows.segmentIds[segment]! };
     let span: Span | null = null;
     for (const position of members) {

@@ -8,12 +8,14 @@ const { root, memory } = workerData;
 const target = Buffer.from(memory);
 
 /**
- * One group. `ranges` has offset and length of each read; their bytes go to `at` and on, without gaps. What is not done
- * when `limitMs` have passed is left to those who can wait in parallel. Answers which reads are done, and whether all were tried.
+ * One group. `keys` has a line for each read, `ranges` its offset and its length; the bytes go to `at` and on, without gaps.
+ * What is not done when `limitMs` have passed is left to those who can wait in parallel. Answers which reads are done, and
+ * whether all were tried.
  *
- * @param {{ group: number, at: number, limitMs: number, keys: string[], ranges: Int32Array }} message
+ * @param {{ group: number, at: number, limitMs: number, keys: string, ranges: Int32Array }} message
  */
-function readGroup({ group, at, limitMs, keys, ranges }) {
+function readGroup({ group, at, limitMs, keys: lines, ranges }) {
+  const keys = lines.split('\n');
   const done = new Uint8Array(keys.length);
   const end = performance.now() + limitMs;
   let i = 0;

@@ -86,6 +86,9 @@ test('leaves what is missing, cut or no file to others, and gives the rest', asy
 test('leaves what there is no room for to others', async () => {
   const all = await pieces(6, 1024 * 1024);
   expect(left(await many(readsOf(all)), all)).toEqual([4, 5]);
+  const { ref } = all[0]!.read;
+  expect(await reader.read([{ ref, offset: 0, length: 5 * 1024 * 1024 }])).toBe(null);
+  expect(await reader.read([])).toBe(null);
 });
 
 test('does not write over what was not given back, and gives nothing when all of its memory is in use', async () => {
