@@ -101,7 +101,8 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
   const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
   const compactor = createCompactor({ db, payloads, clock, log }, RESULTS_WRITERS);
   const { maxPendingItemsPerOwner, retentionDays } = config;
-  const validator = createValidator({ db, payloads, clock, log, queue: wakes, maxPendingItemsPerOwner });
+  const checkStore = createStoreCheck(db, payloads);
+  const validator = createValidator({ db, payloads, clock, log, queue: wakes, maxPendingItemsPerOwner, checkStore });
   const rescue = (instance: string): RescueDeps => ({ db, log, instance, onWorkerLoss });
   const store = payloads;
 
@@ -126,7 +127,7 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
     tokens: createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic }),
     compactor,
     validator,
-    checkStore: createStoreCheck(db, payloads),
+    checkStore,
     async checkSecrets() {
       await checkMasterKey(db, secretBox);
       await checkSigningKeys(db, secretBox);

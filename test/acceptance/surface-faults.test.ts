@@ -1,3 +1,4 @@
+import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { type Database, type Db, isConnectionError } from '../../lib/store/db.ts';
@@ -7,6 +8,7 @@ import { startPostgres } from './support/postgres-server.ts';
 import { openScene } from './support/scene.ts';
 import {
   anthropicAt,
+  batchOf,
   expectOutputOnce,
   expectResultsOnce,
   isWriting,
@@ -16,6 +18,7 @@ import {
   openaiBatch,
   requestsOf,
   strikeAtWrite,
+  uploadOf,
 } from './support/surfaces.ts';
 
 /** The largest file of the surface, of lines of half a kilobyte. */
@@ -218,6 +221,35 @@ describe.concurrent('two replicas', { timeout: 300_000 }, () => {
     await expectOutputOnce(frozen, db, id, requests);
     expect(await objectsOf(payloads, 'output')).toBe(1);
   });
+});
+
+test('a payload directory that is gone fails no batch that waits for its validation', {
+  timeout: 120_000,
+}, async ({ onTestFinished }) => {
+  const scene = await openScene(onTestFinished);
+  const { dsn, db } = await scene.database();
+  const upstream = await scene.countingUpstream();
+  const server = await scene.start({ dsn, upstream });
+  const requests = requestsOf(20, 'gone');
+  const payloads = join(scene.dir, 'payloads');
+  const file = await uploadOf(server, requests);
+  await rename(payloads, `${payloads}-away`);
+  const id = await batchOf(server, file);
+  await server.logged('batch not validated, it is tried again');
+  const tries = () => server.log.filter(({ msg }) => msg === 'batch not validated, it is tried again').length;
+  // For longer than a file that is lost is waited for, and due at once.
+  await eventually(
+    async () => {
+      const old = `update openai_batches set created_at = created_at - interval '1 hour', lease_until = null
+        where id = $1::uuid and lease_until < clock_timestamp() + interval '15 s'`;
+      await sql(db, old, [uuidOf(id)]);
+      return tries();
+    },
+    (count) => count >= 3,
+  );
+  expect(await rowOf(db, id)).toMatchObject({ runs: false, ended: false });
+  await rename(`${payloads}-away`, payloads);
+  await expectOutputOnce(server, db, id, requests);
 });
 
 describe('Postgres that goes away', { timeout: 300_000 }, () => {

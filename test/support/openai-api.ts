@@ -79,7 +79,8 @@ export async function createOpenaiApi(
   const { payloads, sql } = native;
   const { db } = native.database;
   const { clock, log, queue, maxPendingItemsPerOwner } = native.app;
-  const base: ValidateDeps = { db, payloads, clock, log, queue, maxPendingItemsPerOwner };
+  const checkStore = async () => null;
+  const base: ValidateDeps = { db, payloads, clock, log, queue, maxPendingItemsPerOwner, checkStore };
   const deps = { ...base, ...change(base) };
   const compacted: string[] = [];
   let woken = 0;

@@ -18,12 +18,14 @@ import { type Checked, inputCheck } from './input-check.ts';
 export interface ValidateDeps extends CompactDeps, RecordDeps {
   db: CompactDeps['db'];
   payloads: CompactDeps['payloads'];
+  /** Null when the payload store is the one of this database, else why not: what is missing in another one is not lost. */
+  checkStore(): Promise<string | null>;
 }
 
 /** Items try again until the window closes: no other end is set to that. */
 const UNLIMITED = 32_767;
 const RENEW_MS = (VALIDATION_LEASE_SECONDS * 1000) / 3;
-/** An object that is not there is waited for so long: stores may be late. */
+/** An object that is not there is waited for so long: stores may be late. A store that is not there is waited for longer. */
 const MISSING_SECONDS = 600;
 
 /** Another has the batch by now, or its owner cancelled it: nothing is left to do here. */
@@ -55,8 +57,9 @@ export async function validateBatch(deps: ValidateDeps, job: ValidationJob, sign
     renewedAt = deps.clock.monotonic();
   };
   const customIds: PayloadRef = { kind: 'custom_ids', id: uuidv7(deps.clock.now()) };
-  const checked = await checkInput(deps, job, customIds, alive).catch((error) => {
-    if (error instanceof PayloadNotFound && job.age_seconds > MISSING_SECONDS) return fileFaults.unreadable;
+  const checked = await checkInput(deps, job, customIds, alive).catch(async (error) => {
+    const lost = error instanceof PayloadNotFound && job.age_seconds > MISSING_SECONDS;
+    if (lost && (await deps.checkStore()) === null) return fileFaults.unreadable;
     throw error;
   });
   if ('code' in checked) return fail([checked]);

@@ -28,12 +28,21 @@ export function requestsOf(count: number, prefix: string, bytes = 10) {
 
 /** Uploads the requests as a file, makes a batch of it and gives its id. */
 export async function openaiBatch(at: At, requests: ReturnType<typeof requestsOf>): Promise<string> {
-  const client = openaiAt(at);
+  return batchOf(at, await uploadOf(at, requests));
+}
+
+/** Uploads the requests as a file and gives its id. */
+export async function uploadOf(at: At, requests: ReturnType<typeof requestsOf>): Promise<string> {
   const frame = { method: 'POST', url: '/v1/chat/completions' };
   const text = requests.map((request) => JSON.stringify({ ...request, ...frame })).join('\n');
-  const file = await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose: 'batch' });
-  const create = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' } as const;
-  return (await client.batches.create(create)).id;
+  const file = await toFile(Buffer.from(text), 'in.jsonl');
+  return (await openaiAt(at).files.create({ file, purpose: 'batch' })).id;
+}
+
+/** Makes a batch of a file and gives its id. */
+export async function batchOf(at: At, fileId: string): Promise<string> {
+  const create = { input_file_id: fileId, endpoint: '/v1/chat/completions', completion_window: '24h' } as const;
+  return (await openaiAt(at).batches.create(create)).id;
 }
 
 /** Makes a message batch of the requests and gives its id. */
