@@ -50,7 +50,9 @@ function asApiError(error: unknown): ApiError {
 function isDatabaseAway(error: unknown): boolean {
   const state = sqlState(error);
   if (state !== undefined) return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53');
-  const code = (error as { code?: unknown } | null)?.code;
+  const { code, syscall } = (error ?? {}) as { code?: unknown; syscall?: unknown };
+  // A Postgres on a Unix socket that is down, as the embedded one may be, has taken its socket away.
+  if (code === 'ENOENT') return syscall === 'connect';
   if (typeof code === 'string') return /^E(CONNREFUSED|CONNRESET|PIPE|HOSTUNREACH|NETUNREACH|TIMEDOUT)$/.test(code);
   return /^(Connection terminated|Query read timeout|timeout exceeded when trying to connect|timeout expired|Client has encountered)/.test(
     reasonOf(error),

@@ -49,6 +49,8 @@ test.each(Object.keys(API_ERRORS) as ApiErrorCode[])('gives %s its status and fo
 test.each([
   ['a full store', new StorageFull('disk'), 503, 'storage_full'],
   ['a refused connection', Object.assign(new Error('connect'), { code: 'ECONNREFUSED' }), 503, 'not_ready'],
+  ['a Unix socket that went', Object.assign(new Error('x'), { code: 'ENOENT', syscall: 'connect' }), 503, 'not_ready'],
+  ['a file that is missing', Object.assign(new Error('x'), { code: 'ENOENT', syscall: 'open' }), 500, 'internal'],
   ['a cut connection', new Error('Connection terminated unexpectedly'), 503, 'not_ready'],
   ['a database that shuts down', Object.assign(new Error('admin'), { code: '57P01' }), 503, 'not_ready'],
   ['a name server that is away', Object.assign(new Error('lookup'), { code: 'EAI_AGAIN' }), 503, 'not_ready'],
