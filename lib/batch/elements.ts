@@ -42,9 +42,13 @@ export class UnreadableSpan extends Error {
   }
 }
 
-/** Rows of one query; the first is smaller, for the first byte's sake. */
+/** Rows of the first query: few, for the first byte's sake. The next ones have up to GROWTH times as many as the last. */
 const FIRST_ROWS = 256;
-const ROWS = 2000;
+const GROWTH = 4;
+/** Rows of one query, and the bytes that limit them: the longer their reading takes, the older they are. */
+const LEAST_ROWS = 1024;
+const MOST_ROWS = 8192;
+const ROWS_BYTES = 16 * 1024 * 1024;
 /** Response bytes of one load. Two are in memory at a time (one loads while the other is sent), as read and as rendered. */
 const LOAD_BYTES = 4 * 1024 * 1024;
 /** What an element has around its response, at most. */
@@ -100,15 +104,28 @@ async function* readRows(db: Db, batchId: string, options: ElementOptions): Asyn
     return { rows, to };
   };
   let from = options.after + 1;
-  let next = from < totalItems && left > 0 ? query(from, FIRST_ROWS) : null;
+  let size = FIRST_ROWS;
+  let next = from < totalItems && left > 0 ? query(from, size) : null;
   while (next) {
     const rows = await next.rows;
     const given = Math.min(rows.count, left);
     from = next.to + 1;
     left -= given;
-    next = from < totalItems && left > 0 ? query(from, ROWS) : null;
+    size = nextSize(rows, size);
+    next = from < totalItems && left > 0 ? query(from, size) : null;
     yield* splitBySize(rows, given, options.maxBytes ?? Number.POSITIVE_INFINITY);
   }
+}
+
+/**
+ * How many rows to ask for next. As many as can be: with 2000 at a time the answers for 50,000 items, half of them open,
+ * kept a reader waiting for up to half of its time on a busy machine.
+ */
+function nextSize(rows: Outcomes, last: number): number {
+  let bytes = 0;
+  for (let i = 0; i < rows.count; i++) if (rows.state[i] === COMPLETED) bytes += rows.length[i]!;
+  const fit = bytes === 0 ? MOST_ROWS : Math.floor((ROWS_BYTES * rows.count) / bytes);
+  return Math.max(LEAST_ROWS, Math.min(fit, last * GROWTH, MOST_ROWS));
 }
 
 function* splitBySize(rows: Outcomes, count: number, maxBytes: number): Generator<Load> {
