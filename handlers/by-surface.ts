@@ -2,6 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import { type ApiEvent, type ApiHandler, bodyOf, queryOf } from '../lib/http/event.ts';
 import { findMembers } from '../lib/json/members.ts';
 import { bomLength } from '../lib/json/scan.ts';
+import { MAX_CREATE_BYTES } from '../lib/surfaces/openai/create-request.ts';
 import { cancel } from './cancel.ts';
 import { get } from './get.ts';
 import { list } from './list.ts';
@@ -19,9 +20,11 @@ type SharedApp = NativeApp & OpenaiApp;
 
 /**
  * A create of the OpenAI API has 111 KB at most that say something: 16 pairs of 64 and 512 characters, each as two escapes of
- * six bytes. Looking into more than this would cost native submits.
+ * six bytes. Looking into more than this would cost native submits, so that of larger ones only those are looked into
+ * that name one of its members, wherever that stands.
  */
 const LOOK_BYTES = 131_072;
+const OPENAI_MEMBERS = ['input_file_id', 'endpoint'];
 
 /** `POST /v1/batches`: `input_file_id` or `endpoint` make it OpenAI's; beside `shape` or `requests` they are refused. */
 export function createBatch(app: SharedApp): ApiHandler {
@@ -52,9 +55,14 @@ function hasOpenaiId(event: ApiEvent): boolean {
 }
 
 function isOpenaiCreate(body: Buffer): boolean {
-  if (body.length > LOOK_BYTES || !isUtf8(body)) return false;
-  const found = findMembers(body, ['input_file_id', 'endpoint', 'shape', 'requests', 'upload_id'], bomLength(body));
+  if (!mayBeOpenai(body) || !isUtf8(body)) return false;
+  const found = findMembers(body, [...OPENAI_MEMBERS, 'shape', 'requests', 'upload_id'], bomLength(body));
   if (found.kind !== 'object') return false;
   const has = (name: string) => found.members.has(name);
-  return (has('input_file_id') || has('endpoint')) && !has('shape') && !has('requests') && !has('upload_id');
+  return OPENAI_MEMBERS.some(has) && !has('shape') && !has('requests') && !has('upload_id');
+}
+
+function mayBeOpenai(body: Buffer): boolean {
+  if (body.length <= LOOK_BYTES) return true;
+  return body.length <= MAX_CREATE_BYTES && OPENAI_MEMBERS.some((name) => body.includes(`"${name}"`));
 }

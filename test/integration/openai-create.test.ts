@@ -75,6 +75,21 @@ describe.each(WAYS)('a create by %s', (way) => {
     expect([answer.status, answer.json.metadata]).toEqual([200, metadata]);
   });
 
+  test('is told from a native submit when it is larger than it may be, too', async () => {
+    const input_file_id = await api.file('x');
+    const create = (more: object) =>
+      api.call(way, {
+        method: 'POST',
+        path: '/shared/v1/batches',
+        body: JSON.stringify({ ...more, ...FINE, input_file_id }),
+      });
+    const long = await create({ metadata: { key: 'x'.repeat(500_000) } });
+    expect([long.status, long.json.error.param]).toEqual([400, 'metadata.key']);
+    expect((await create({ unknown: 'x'.repeat(500_000) })).json.object).toBe('batch');
+    const both = await create({ requests: ['x'.repeat(500_000)] });
+    expect([both.status, both.json.error.message]).toEqual([400, expect.stringContaining('cannot stand beside')]);
+  });
+
   test('refuses a file that has expired', async () => {
     const input_file_id = await api.file('x');
     await api.sql(`update files set expires_at = clock_timestamp() - interval '1 s' where id = $1::uuid`, [
