@@ -3,7 +3,7 @@ import { reasonOf } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Database } from '../store/db.ts';
 import type { PayloadRef, PayloadStore } from '../store/payloads.ts';
-import { readUncompacted, setResults } from '../store/sweep.sql.ts';
+import { COMPACTION_LEASE_SECONDS, claimCompaction, renewCompaction, setResults } from '../store/sweep.sql.ts';
 import { ITEM_STATES } from './batch.ts';
 import { resultElements } from './elements.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, writeIndexRecord } from './result-index.ts';
@@ -82,12 +82,23 @@ export function createCompactor(
 }
 
 /**
- * Compacts one batch by the writer of its surface. Throws when a response cannot be read; false when there was nothing to
- * do.
+ * Compacts one batch by the writer of its surface, unless another replica is at it. Throws when a response cannot be read;
+ * false when there was nothing to do.
  */
 export async function compactBatch(deps: CompactDeps, id: string, writers: ResultsWriters = {}): Promise<boolean> {
-  const batch = await readUncompacted(deps.db, id);
-  return batch !== null && (writers[batch.surface] ?? writeDocument)(deps, batch);
+  const batch = await claimCompaction(deps.db, id);
+  if (batch === null) return false;
+  // A lease that is not renewed costs work done twice, nothing else.
+  const renew = (seconds: number) => renewCompaction(deps.db, id, seconds).catch(() => {});
+  const renewal = setInterval(() => void renew(COMPACTION_LEASE_SECONDS), (COMPACTION_LEASE_SECONDS * 1000) / 3);
+  try {
+    return await (writers[batch.surface] ?? writeDocument)(deps, batch);
+  } catch (error) {
+    await renew(0);
+    throw error;
+  } finally {
+    clearInterval(renewal);
+  }
 }
 
 /**

@@ -60,7 +60,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
           and (exists (select from batch_cursors c where c.batch_id = b.id)
             or exists (select from batch_items i where i.batch_id = b.id and i.not_before is not null))) as expiry_due,
         exists (select from batches where completed_at < clock_timestamp() - interval '5 seconds'
-          and results_id is null) as compaction_due,
+          and results_id is null and (compacting_until is null or compacting_until < clock_timestamp())) as compaction_due,
         exists (select from openai_batches where in_progress_at is null and ended_at is null
           and (lease_until is null or lease_until < clock_timestamp())) as validation_due,
         exists (select from batch_cursors) or exists (select from batch_items where not_before <= statement_timestamp())

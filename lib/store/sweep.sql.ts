@@ -30,36 +30,52 @@ export async function expireItems(db: Db, instance: string): Promise<string[]> {
   return finished === null ? [] : finished.split(';');
 }
 
-/** Finished batches without a results document, oldest first; without those in `except`. */
+/** Finished batches whose results nobody writes, oldest first; without those in `except`. */
 export async function listUncompacted(db: Db, limit: number, except: readonly string[] = []): Promise<string[]> {
   const result = await db.query<{ id: string }>({
     name: 'list_uncompacted',
     text: `
       select id from batches
       where completed_at < clock_timestamp() - interval '5 seconds' and results_id is null and id <> all($2::uuid[])
+        and (compacting_until is null or compacting_until < clock_timestamp())
       order by id limit $1::int`,
     values: [limit, except],
   });
   return result.rows.map((row) => row.id);
 }
 
-/** A finished batch that has no results document yet; null for any other. */
-export async function readUncompacted(
+/** Without a sign of life for so long, another replica writes the results. */
+export const COMPACTION_LEASE_SECONDS = 30;
+
+/** Takes a finished batch that has no results yet, for half a minute; null for any other, or when somebody has it. */
+export async function claimCompaction(
   db: Db,
   batchId: string,
 ): Promise<{ id: string; surface: string; totalItems: number; finishedSeconds: number } | null> {
   const result = await db.query<{ surface: string; total_items: number; finished_seconds: number }>({
-    name: 'read_uncompacted',
+    name: 'claim_compaction',
     text: `
-      select surface, total_items, extract(epoch from clock_timestamp() - completed_at)::float8 as finished_seconds
-      from batches
-      where id = $1::uuid and completed_at is not null and results_id is null`,
-    values: [batchId],
+      update batches set compacting_until = clock_timestamp() + $2::int * interval '1 second'
+      where id = $1::uuid and completed_at is not null and results_id is null
+        and (compacting_until is null or compacting_until < clock_timestamp())
+      returning surface, total_items, extract(epoch from clock_timestamp() - completed_at)::float8 as finished_seconds`,
+    values: [batchId, COMPACTION_LEASE_SECONDS],
   });
   const row = result.rows[0];
   if (row === undefined) return null;
   const { surface, total_items: totalItems, finished_seconds: finishedSeconds } = row;
   return { id: batchId, surface, totalItems, finishedSeconds };
+}
+
+/** Goes on for `seconds` from now; 0 gives the batch back. */
+export async function renewCompaction(db: Db, batchId: string, seconds: number): Promise<void> {
+  await db.query({
+    name: 'renew_compaction',
+    text: `
+      update batches set compacting_until = clock_timestamp() + $2::int * interval '1 second'
+      where id = $1::uuid and results_id is null`,
+    values: [batchId, seconds],
+  });
 }
 
 /**

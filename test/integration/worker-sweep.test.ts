@@ -104,6 +104,32 @@ describe('compaction', () => {
     expect(await sql('select results_id from batches where id = $1', [id])).toEqual([{ results_id: first }]);
   });
 
+  test('is done by one replica at a time, and by another when that one is gone', async () => {
+    const { id } = await finished();
+    await sql(`update batches set completed_at = completed_at - interval '6 seconds' where id = $1`, [id]);
+    const seen: unknown[] = [];
+    const watched: PayloadStore = {
+      ...payloads,
+      async writeStream(ref, source) {
+        seen.push(await compactBatch(compactDeps(), id), await listUncompacted(database.db, 10));
+        await sql(`update batches set compacting_until = clock_timestamp() where id = $1`, [id]);
+        seen.push(await listUncompacted(database.db, 10), await compactBatch(compactDeps(), id));
+        return payloads.writeStream(ref, source);
+      },
+    };
+    expect(await compactBatch({ ...compactDeps(), payloads: watched }, id)).toBe(false);
+    expect(seen).toEqual([false, [], [id], true]);
+  });
+
+  test('that failed may be tried by anybody at once', async () => {
+    const { id } = await finished();
+    await sql(`update batches set completed_at = completed_at - interval '6 seconds' where id = $1`, [id]);
+    const full: PayloadStore = { ...payloads, writeStream: () => Promise.reject(new Error('no room')) };
+    await expect(compactBatch({ ...compactDeps(), payloads: full }, id)).rejects.toThrow('no room');
+    expect(await listUncompacted(database.db, 10)).toEqual([id]);
+    expect(await compactBatch(compactDeps(), id)).toBe(true);
+  });
+
   test('is beaten by a delete, and leaves no object behind', async () => {
     const { id } = await finished();
     const slow: PayloadStore = {
