@@ -178,9 +178,15 @@ function reachableBindings(catalog: Catalog, { model, pinned }: Resolved): Reach
 function bindingsOfShape(reachable: readonly Reachable[], shape: Shape): Reachable[] {
   const same = reachable.filter(({ binding }) => binding.adapter === shape);
   if (same.length > 0) return same;
-  if (shape === 'openai_embeddings') return reachable.filter(({ binding }) => binding.adapter === 'openai');
+  const chat = reachable.filter(({ binding }) => binding.adapter === 'openai');
+  if (shape === 'openai_embeddings') return chat.map(({ binding, host }) => ({ binding, host: withoutPath(host) }));
   if (shape !== 'openai_responses') return same;
-  return reachable.filter(({ binding, host }) => binding.adapter === 'openai' && host.name === 'openai');
+  return chat.filter(({ host }) => host.name === 'openai');
+}
+
+/** The `path` of a host that is bound for Chat Completions is theirs: embeddings have the one of their own below its base URL. */
+function withoutPath({ path: _, ...host }: Host): Host {
+  return host;
 }
 
 function candidateKeys(routes: Routes, policy: Policy, model: Model, host: Host): readonly HostKey[] {

@@ -121,6 +121,18 @@ describe('shape', () => {
     expect(outcome(route({ bindings: [anthropic], ...policies({ models: ['google'] }) }))).toBe('model_not_allowed');
   });
 
+  test('embeddings go to an openai binding without its host’s path, which is for Chat Completions', () => {
+    const hosts = [{ name: 'local', path: '/custom/chat' }];
+    const pathOf = (sketch: CatalogSketch, shape: Shape) => {
+      const plan = route({ hosts, ...sketch }, 'gpt-4o', shape);
+      return plan.kind === 'plan' && [plan.candidates[0]!.adapter, plan.candidates[0]!.host.path];
+    };
+    expect(pathOf({}, 'openai_embeddings')).toEqual(['openai_embeddings', undefined]);
+    expect(pathOf({}, 'openai')).toEqual(['openai', '/custom/chat']);
+    const own = { model: 'gpt-4o', host: 'local', adapter: 'openai_embeddings' as const };
+    expect(pathOf({ bindings: [own] }, 'openai_embeddings')).toEqual(['openai_embeddings', '/custom/chat']);
+  });
+
   test('an openai_responses item goes to an openai binding of the host named openai', () => {
     const bindings = [{ model: 'gpt-4o', host: 'openai' }];
     const plan = route({ bindings }, 'gpt-4o', 'openai_responses');
