@@ -32,10 +32,12 @@ const CLOSE_MS = 2000;
  * service is ready; `/healthz` tells them apart. Throws ConfigError.
  */
 export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: Log): Promise<Server> {
+  let listenUrl: string | null = null;
   const app = await createApp({
     config,
     env,
     log,
+    listenUrl: () => listenUrl,
     onWake: (self, wake) => void worker(self)(sqsEvent(wake)),
     onMessages: (self, event) => worker(self)(event),
   });
@@ -78,6 +80,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
       ],
       config.maxRequestBytes,
     );
+    listenUrl = urlOf(config.host, port);
     const controlPort =
       config.controlPort === null
         ? null
@@ -93,6 +96,12 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
     await stop();
     throw error;
   }
+}
+
+/** Null for a host that stands for every interface: nobody can call that. */
+function urlOf(host: string, port: number): string | null {
+  if (host === '0.0.0.0' || host === '::') return null;
+  return `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
 
 function controlApp(app: App, env: NodeJS.ProcessEnv) {

@@ -11,8 +11,10 @@ import type { GateDeps } from './middleware.ts';
 /** What every route of message batches needs of the application. */
 export interface AnthropicApp extends GateDeps {
   db: Db;
-  /** How callers reach the inference port; null takes the host that they asked. */
+  /** How callers reach the inference port; null: by `listenUrl`. */
   publicUrl: string | null;
+  /** What the server listens on; null (every interface, or Lambda) takes the host that the caller asked. */
+  listenUrl?(): string | null;
 }
 
 /** The batch that `{id}` names; what is no id is as unknown as one that nobody has. */
@@ -24,11 +26,16 @@ export function messageBatchKey(event: ApiEvent, owner: string): MessageBatchKey
 
 /** A batch as the answer. */
 export function messageBatchAnswer(
-  app: Pick<AnthropicApp, 'publicUrl'>,
+  app: Pick<AnthropicApp, 'publicUrl' | 'listenUrl'>,
   event: ApiEvent,
   row: MessageBatchRow,
   headers: Record<string, string> = {},
 ): ApiResult {
-  const batch = messageBatch(row, () => originOf(event, app.publicUrl));
+  const batch = messageBatch(row, () => resultsOrigin(app, event));
   return { ...json(200, batch, headers), batchId: row.id };
+}
+
+/** Where `results_url` begins. Clients send their key there, so that a Host header decides only where nothing else can. */
+export function resultsOrigin(app: Pick<AnthropicApp, 'publicUrl' | 'listenUrl'>, event: ApiEvent): string {
+  return originOf(event, app.publicUrl ?? app.listenUrl?.() ?? null);
 }

@@ -1,11 +1,10 @@
 import { ApiError } from '../lib/errors.ts';
 import { MESSAGE_LIST_QUERY, parseQuery } from '../lib/http/contracts.ts';
 import { type ApiHandler, queryOf } from '../lib/http/event.ts';
-import { originOf } from '../lib/http/origin.ts';
 import { json } from '../lib/http/render.ts';
 import { listMessageBatches } from '../lib/surfaces/anthropic/list.ts';
 import { messageBatch } from '../lib/surfaces/anthropic/message-batch.ts';
-import type { AnthropicApp } from './anthropic-app.ts';
+import { type AnthropicApp, resultsOrigin } from './anthropic-app.ts';
 import { type Authenticated, authenticated } from './middleware.ts';
 
 /** `GET /v1/messages/batches` */
@@ -17,7 +16,7 @@ export function listMessageBatchesHandler(app: AnthropicApp): ApiHandler {
     }
     const page = { owner, after: after ?? null, before: before ?? null, limit };
     const { rows, hasMore } = await listMessageBatches(app, page);
-    const data = rows.map((row) => messageBatch(row, () => originOf(event, app.publicUrl)));
+    const data = rows.map((row) => messageBatch(row, () => resultsOrigin(app, event)));
     return json(200, { data, has_more: hasMore, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null });
   };
   return authenticated(app, handle);

@@ -39,6 +39,7 @@ export interface App extends SharedApp {
   /** Where a generated admin token is; null when it was given. */
   adminTokenFile: string | null;
   streaming: boolean;
+  listenUrl(): string | null;
   notReady(): NotReady | null;
   /** What is wrong at present, though the service was ready before; calls are still tried. */
   unwell(): NotReady | null;
@@ -64,6 +65,8 @@ export interface App extends SharedApp {
 
 export interface AppOptions {
   config: Config;
+  /** The inference port's address, once it is listened on; null while there is none that callers could use. */
+  listenUrl(): string | null;
   env: Readonly<Record<string, string | undefined>>;
   log: Log;
   /** What a wake-up from the queue is passed to: in the container the worker handler. */
@@ -76,7 +79,7 @@ export interface AppOptions {
  * Builds the service in its container form. Returns as soon as clients exist; migrations, catalogue and worker follow
  * behind `ready`. Throws ConfigError.
  */
-export async function createApp({ config, env, log, onWake, onMessages }: AppOptions): Promise<App> {
+export async function createApp({ config, env, log, listenUrl, onWake, onMessages }: AppOptions): Promise<App> {
   const stopping = new AbortController();
   const home = await settle(config, log);
   let databaseUp = true;
@@ -216,6 +219,7 @@ export async function createApp({ config, env, log, onWake, onMessages }: AppOpt
     adminToken: home.adminToken,
     adminTokenFile: home.adminTokenFile,
     streaming: true,
+    listenUrl,
     notReady: readiness.notReady,
     unwell: () => (databaseUp ? null : { code: 'not_ready', reason: 'waiting for the database' }),
     authenticate: (headers) =>

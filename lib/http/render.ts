@@ -34,7 +34,9 @@ export function renderError(error: unknown, requestId: string, log: Log, path: s
   }
   const { code, param, status } = known;
   const message = status >= 500 ? API_ERRORS[code].message : known.message;
-  const retry: Record<string, string> = known.status === 503 ? { 'retry-after': RETRY_AFTER_SECONDS } : {};
+  const retry: Record<string, string> = status === 503 ? { 'retry-after': RETRY_AFTER_SECONDS } : {};
+  // The official clients repeat a 409, which helps only where something is still on its way.
+  if (status === 409 && code !== 'upload_incomplete') retry['x-should-retry'] = 'false';
   const body = errorBody(path, { code, message, param, status, requestId });
   return jsonText(status, body, { ...retry, ...known.headers });
 }

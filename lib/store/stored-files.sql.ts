@@ -86,13 +86,6 @@ export async function holdFile(tx: Db, { owner, id }: FileKey): Promise<FileRow 
   return rows[0] ?? null;
 }
 
-const IS_FILE = 'select from files where id = $1::uuid and owner = $2::text';
-
-/** True for an id that a page of this owner's list may follow: expired files are still known until they are deleted. */
-export async function isFile(db: Db, { owner, id }: FileKey): Promise<boolean> {
-  return (await db.query({ name: 'is_file', text: IS_FILE, values: [id, owner] })).rowCount === 1;
-}
-
 /** A page of a list; `after` is a file's id, exclusive; null begins at the end of the order. */
 export interface FilePage {
   owner: string;

@@ -125,6 +125,14 @@ describe.each(['', '/anthropic'])('the Anthropic client at %s/', (prefix) => {
   });
 });
 
+test('results_url names what the server listens on, whatever host was asked', async () => {
+  const client = clientOf('ann', '', { baseURL: `http://localhost:${service.server.port}` });
+  const { id } = await client.messages.batches.create({ requests: [request('a', 'any')] });
+  const { results_url } = (await ended(client, id))!;
+  expect(results_url).toBe(`http://127.0.0.1:${service.server.port}/v1/messages/batches/${id}/results`);
+  expect(await resultsOf(client, id)).toHaveLength(1);
+});
+
 /** The core's id of a message batch. */
 function uuidOf(id: string): string {
   return id.slice('msgbatch_01'.length).replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');

@@ -217,12 +217,13 @@ describe.each(WAYS)('files over %s', (way) => {
       expect(idsOf(await list('?purpose=fine-tune'))).toEqual([]);
     });
 
-    test('follow a file that has expired meanwhile, but none that is not there', async () => {
-      const [a, b] = [await made(Buffer.from('1')), await made(Buffer.from('2'))];
-      const other = await made(Buffer.from('3'), { as: 'bob' });
+    test('follow a file that has expired or was deleted meanwhile, and show no other owner', async () => {
+      const [a, b, c] = [await made(Buffer.from('1')), await made(Buffer.from('2')), await made(Buffer.from('3'))];
+      const other = await made(Buffer.from('4'), { as: 'bob' });
       await expire(b);
-      expect(idsOf(await list(`?after=${b}`))).toEqual([a]);
-      for (const id of [other, fileIdOf(uuidv7()), 'x', '']) {
+      await call(`/v1/files/${c}`, { method: 'DELETE' });
+      for (const after of [b, c, other]) expect(idsOf(await list(`?after=${after}`))).toEqual([a]);
+      for (const id of ['x', '', 'file-0']) {
         expectMissing(await call(`/v1/files?after=${id}`), id, 'after');
       }
     });

@@ -38,6 +38,7 @@ test.each(Object.keys(API_ERRORS) as ApiErrorCode[])('gives %s its status and fo
   expect(answer.statusCode).toBe(status);
   expect(answer.headers['content-type']).toBe('application/json');
   expect(answer.headers['retry-after']).toBe(status === 503 ? '5' : undefined);
+  expect(answer.headers['x-should-retry']).toBe(status === 409 && code !== 'upload_incomplete' ? 'false' : undefined);
   expect(answer.error).toEqual({
     type: status < 500 ? 'invalid_request_error' : 'api_error',
     message: status < 500 ? 'own text' : message,

@@ -37,9 +37,7 @@ export async function cancelOpenaiBatch(
   if (found === null) throw noSuchBatch(publicId);
   const { ran, finalStatus } = found;
   if (finalStatus !== null) {
-    throw new ApiError('conflict', `Cannot cancel a batch with status '${finalStatus}'.`, {
-      headers: { 'x-should-retry': 'false' },
-    });
+    throw new ApiError('conflict', `Cannot cancel a batch with status '${finalStatus}'.`);
   }
   const row = await requireBatch(deps.db, owner, publicId);
   if (ran) {
