@@ -203,7 +203,8 @@ export function elementScanner(options: ElementScannerOptions, sink: ElementSink
         // Cut off; unless it is faulty before that.
         const bytes = carry.bytes();
         const end = measure(bytes, 0);
-        return end < 0 && -1 - end < bytes.length ? invalid(carry.offset() - 1 - end) : endsAt(base);
+        const fault = end < 0 ? -1 - end : end; // a word may be whole, with a byte behind it that no word has
+        return fault < bytes.length ? invalid(carry.offset() + fault) : endsAt(base);
       }
       return state === END ? null : endsAt(base);
     },

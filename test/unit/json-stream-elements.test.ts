@@ -175,6 +175,11 @@ describe('elements of a stream', () => {
     expect(Math.min(valid, invalid)).toBeGreaterThan(100);
   });
 
+  test('are refused at a byte behind a word that no word has, where the document ends with it', () => {
+    const bytes = Buffer.from('{"x":true\0');
+    for (let size = 1; size <= bytes.length; size++) expect(expectSame(bytes, every(bytes, size))).toBe(false);
+  });
+
   test('may be passed by a function of the caller that sees each of them whole', () => {
     const seen: number[] = [];
     const measure = (bytes: Buffer, at: number) =>
