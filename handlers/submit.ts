@@ -34,7 +34,7 @@ export function submit(app: SubmitApp): ApiHandler {
       anthropicVersion: recordedHeader(event.headers, 'anthropic-version'),
       anthropicBeta: recordedHeader(event.headers, 'anthropic-beta'),
     };
-    const parsed = parseSubmission(body, app.maxItems);
+    const parsed = await parseSubmission(body, app.maxItems);
     const made =
       'uploadId' in parsed
         ? await submitUpload(app, { ...request, ...parsed, maxItems: app.maxItems, maxBytes: app.maxRequestBytes })

@@ -1,9 +1,15 @@
 import { type Buffer, isUtf8 } from 'node:buffer';
 import { setImmediate } from 'node:timers/promises';
 import { crc32 } from 'node:zlib';
-import { keyIs, type Span, scanElements, scanMembers } from '../json/members.ts';
-import { bomLength, expectEnd, faultText, skipSpace, skipValue } from '../json/scan.ts';
+import { keyIs, type Span } from '../json/members.ts';
+import { bomLength, expectEnd, faultText, skipKey, skipSpace, skipValue } from '../json/scan.ts';
 import { type Spans, spanList } from '../json/spans.ts';
+
+const COMMA = 0x2c;
+const OPEN_BRACKET = 0x5b;
+const CLOSE_BRACKET = 0x5d;
+const OPEN_BRACE = 0x7b;
+const CLOSE_BRACE = 0x7d;
 
 /** Top-level members of a submission that a surface may need beside `requests` (design section 5, front-doors 1). */
 export const SUBMISSION_MEMBERS = [
@@ -34,6 +40,9 @@ export type Slice =
     }
   | { ok: false; code: 'invalid_json' | 'invalid_value'; message: string };
 
+/** Bytes between two turns of the event loop: two milliseconds of slicing. */
+const TURN_BYTES = 1024 * 1024;
+
 /**
  * Finds where each element of the top-level `requests` stands in a submission, and checks the whole body as JSON.parse
  * would, without building it. A byte order mark at the very start is accepted. Memory: 16 bytes an item up to
@@ -42,6 +51,29 @@ export type Slice =
  * `invalid_json`: not UTF-8 or not JSON, with the offset. `invalid_value`: JSON, but no object.
  */
 export function sliceSubmission(body: Buffer, maxItems: number, names: readonly string[] = SUBMISSION_MEMBERS): Slice {
+  const steps = slicing(body, maxItems, names);
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done) return value;
+  }
+}
+
+/** The same with turns of the event loop in between: 32 MiB at once would keep answers of upstreams waiting for 65 ms. */
+export async function sliceInTurns(
+  body: Buffer,
+  maxItems: number,
+  names: readonly string[] = SUBMISSION_MEMBERS,
+): Promise<Slice> {
+  const steps = slicing(body, maxItems, names);
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done) return value;
+    await setImmediate();
+  }
+}
+
+/** Stops about every TURN_BYTES, between two elements. */
+function* slicing(body: Buffer, maxItems: number, names: readonly string[]): Generator<void, Slice, void> {
   if (!isUtf8(body)) return { ok: false, code: 'invalid_json', message: 'request body is not valid UTF-8' };
   const members = new Map<string, Span>();
   const spans = spanList();
@@ -51,25 +83,25 @@ export function sliceSubmission(body: Buffer, maxItems: number, names: readonly 
   const collect = (start: number, end: number) => {
     if (sent++ < maxItems) spans.push(start, end);
   };
-  const visit = (keyAt: number, valueAt: number) => {
+  function* visit(keyAt: number, valueAt: number): Generator<void, number, void> {
     let end: number;
     if (keyIs(body, keyAt, 'requests')) {
       // The last duplicate wins, as in JSON.parse: what an earlier one held is forgotten.
       spans.clear();
       sent = 0;
-      found = body[valueAt] === 0x5b ? 'array' : 'not_array';
-      end = found === 'array' ? scanElements(body, valueAt, collect) : skipValue(body, valueAt);
+      found = body[valueAt] === OPEN_BRACKET ? 'array' : 'not_array';
+      end = found === 'array' ? yield* passElements(body, valueAt, collect) : skipValue(body, valueAt);
     } else {
       end = skipValue(body, valueAt);
     }
     const name = names.find((candidate) => keyIs(body, keyAt, candidate));
     if (end >= 0 && name !== undefined) members.set(name, { start: valueAt, end });
     return end;
-  };
+  }
 
   const start = skipSpace(body, bomLength(body));
-  const isObject = start < body.length && body[start] === 0x7b;
-  const end = expectEnd(body, isObject ? scanMembers(body, start, visit) : skipValue(body, start));
+  const isObject = start < body.length && body[start] === OPEN_BRACE;
+  const end = expectEnd(body, isObject ? yield* passMembers(body, start, visit) : skipValue(body, start));
   if (end < 0) {
     return { ok: false, code: 'invalid_json', message: `request body is not valid JSON: ${faultText(body, end)}` };
   }
@@ -77,8 +109,49 @@ export function sliceSubmission(body: Buffer, maxItems: number, names: readonly 
   return { ok: true, members, requests: found === 'array' ? { ...spans.take(), sent } : found };
 }
 
-/** Bytes between two turns of the event loop: about a millisecond. */
-const TURN_BYTES = 1024 * 1024;
+/** As scanMembers, with a `visit` that may stop. */
+function* passMembers(
+  bytes: Buffer,
+  from: number,
+  visit: (keyAt: number, valueAt: number) => Generator<void, number, void>,
+): Generator<void, number, void> {
+  let at = skipSpace(bytes, from + 1);
+  if (at < bytes.length && bytes[at] === CLOSE_BRACE) return at + 1;
+  for (;;) {
+    const valueAt = skipKey(bytes, at);
+    if (valueAt < 0) return valueAt;
+    at = yield* visit(at, valueAt);
+    if (at < 0) return at;
+    at = skipSpace(bytes, at);
+    if (at < bytes.length && bytes[at] === CLOSE_BRACE) return at + 1;
+    if (at >= bytes.length || bytes[at] !== COMMA) return -1 - at;
+    at = skipSpace(bytes, at + 1);
+  }
+}
+
+/** As scanElements, with stops. */
+function* passElements(
+  bytes: Buffer,
+  from: number,
+  collect: (start: number, end: number) => void,
+): Generator<void, number, void> {
+  let turn = from + TURN_BYTES;
+  let at = skipSpace(bytes, from + 1);
+  if (at < bytes.length && bytes[at] === CLOSE_BRACKET) return at + 1;
+  for (;;) {
+    const end = skipValue(bytes, at);
+    if (end < 0) return end;
+    collect(at, end);
+    at = skipSpace(bytes, end);
+    if (at < bytes.length && bytes[at] === CLOSE_BRACKET) return at + 1;
+    if (at >= bytes.length || bytes[at] !== COMMA) return -1 - at;
+    at = skipSpace(bytes, at + 1);
+    if (at >= turn) {
+      yield;
+      turn = at + TURN_BYTES;
+    }
+  }
+}
 
 /**
  * CRC32 (unsigned, as zlib's) of each span, in order: stored with the item and checked when it is read back. The event loop

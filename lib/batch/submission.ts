@@ -1,6 +1,6 @@
 import { SHAPES, type Shape } from '../catalog/catalog.ts';
 import { ApiError } from '../errors.ts';
-import { type SlicedItems, sliceSubmission } from './slice.ts';
+import { type SlicedItems, sliceInTurns } from './slice.ts';
 
 /** A native submission that passed every check that is made before anything is written. */
 export interface Submission {
@@ -22,8 +22,8 @@ const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d
  * Other top-level members are ignored, `null` as an option counts as absent, and what an item holds is judged when it
  * runs. Throws ApiError 400; the messages of limits name the limit and what was sent.
  */
-export function parseSubmission(body: Buffer, maxItems: number): Submission | { uploadId: string } {
-  const { members, requests, option } = read(body, maxItems);
+export async function parseSubmission(body: Buffer, maxItems: number): Promise<Submission | { uploadId: string }> {
+  const { members, requests, option } = await read(body, maxItems);
   const foreign = ['input_file_id', 'endpoint'].find((name) => members.has(name));
   const uploadId = option('upload_id');
   if (uploadId !== undefined && !foreign) {
@@ -50,9 +50,9 @@ export function parseSubmission(body: Buffer, maxItems: number): Submission | { 
  * Checks an upload that is used by a submit: it holds what a submit's own body would. Options of the submit win over
  * those of the upload. Throws as `parseSubmission` does.
  */
-export function parseUploaded(uploaded: Buffer, body: Buffer, maxItems: number): Submission {
-  const inner = read(uploaded, maxItems);
-  const outer = read(body, maxItems);
+export async function parseUploaded(uploaded: Buffer, body: Buffer, maxItems: number): Promise<Submission> {
+  const inner = await read(uploaded, maxItems);
+  const outer = await read(body, maxItems);
   const foreign = ['input_file_id', 'endpoint', 'upload_id'].find((name) => inner.members.has(name));
   if (foreign) throw new ApiError('invalid_value', `${foreign} cannot stand in an upload`, { param: foreign });
   return submissionOf((name) => outer.option(name) ?? inner.option(name), inner.requests, maxItems);
@@ -61,8 +61,8 @@ export function parseUploaded(uploaded: Buffer, body: Buffer, maxItems: number):
 /** The value of a member; undefined when it is absent or null. */
 type Option = (name: string) => unknown;
 
-function read(body: Buffer, maxItems: number) {
-  const slice = sliceSubmission(body, maxItems);
+async function read(body: Buffer, maxItems: number) {
+  const slice = await sliceInTurns(body, maxItems);
   if (!slice.ok) throw new ApiError(slice.code, slice.message);
   const { members, requests } = slice;
   const option: Option = (name) => {

@@ -50,7 +50,7 @@ export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUpload
   const sha256 = hash('sha256', body, 'buffer');
   const made = await submitBatch(deps, {
     ...request,
-    ...parseUploaded(body, request.body, request.maxItems),
+    ...(await parseUploaded(body, request.body, request.maxItems)),
     body,
     bodySha256: digestOf(sha256, request.body),
     upload: { id: key.id, sha256 },

@@ -2,7 +2,7 @@ import { Buffer } from 'node:buffer';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { checksumItems, type SlicedItems, sliceSubmission } from '../../lib/batch/slice.ts';
+import { checksumItems, type SlicedItems, sliceInTurns, sliceSubmission } from '../../lib/batch/slice.ts';
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false });
 
@@ -247,6 +247,30 @@ describe('slicing and JSON.parse agree', () => {
       { numRuns: 5000 },
     );
     expect(Math.min(valid, invalid)).toBeGreaterThan(100);
+  });
+});
+
+describe('slicing in turns', () => {
+  test('gives the same, and lets the event loop go round', async () => {
+    const items = Array.from({ length: 3000 }, (_, i) => `{"i":${i},"x":"${'y'.repeat(1000)}"}`);
+    const body = Buffer.from(`{"requests":[${items.join(', ')}],"shape":"openai"}`);
+    let turns = 0;
+    const count = () => {
+      turns++;
+      timer = setImmediate(count);
+    };
+    let timer = setImmediate(count);
+    const slice = await sliceInTurns(body, 2000);
+    clearImmediate(timer);
+    expect(slice).toEqual(sliceSubmission(body, 2000));
+    expect(turns).toBeGreaterThan(1);
+  });
+
+  test('finds the fault of a large body', async () => {
+    const body = Buffer.from(`{"requests":["${'z'.repeat(1_500_000)}",{"a":1},}`);
+    const slice = await sliceInTurns(body, 10);
+    expect(slice).toMatchObject({ ok: false, code: 'invalid_json' });
+    expect(slice).toEqual(sliceSubmission(body, 10));
   });
 });
 
