@@ -101,7 +101,7 @@ describe('README.md', () => {
       'npm run --silent demo',
       'check:start',
       'npm run --silent bench -- slice start',
-      'tests tests 1200 test ', // `npm run test`
+      'tests tests 1440 test ', // `npm run test`
       'check:',
     ]) {
       expect(ci).toContain(step);
