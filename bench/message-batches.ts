@@ -1,9 +1,9 @@
-import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { call } from './support/batches.ts';
 import type { Bed } from './support/bed.ts';
 import { type Figure, format, timed } from './support/figure.ts';
 import { peakGrowth } from './support/process.ts';
+import { writeDurably } from './support/write-durably.ts';
 
 const MIB = 2 ** 20;
 const REQUESTS = 100_000;
@@ -57,14 +57,4 @@ function create(count: number, bytes: number): Buffer {
     return request('x'.repeat(Math.max(0, bytes - request('').length - 1)));
   });
   return Buffer.from(`{"requests":[${requests.join(',')}]}`);
-}
-
-async function writeDurably(path: string, bytes: Buffer): Promise<void> {
-  const file = await open(path, 'wx');
-  try {
-    await file.writeFile(bytes);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
 }

@@ -1,4 +1,3 @@
-import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { Agent, FormData, request } from 'undici';
@@ -7,6 +6,7 @@ import type { Bed, BenchDatabase, BenchServer } from './support/bed.ts';
 import { type Figure, format, timed } from './support/figure.ts';
 import { itemBody, KEYS } from './support/items.ts';
 import { peakGrowth } from './support/process.ts';
+import { writeDurably } from './support/write-durably.ts';
 
 const MIB = 2 ** 20;
 const REQUESTS = 50_000;
@@ -156,14 +156,4 @@ function inputFile(count: number, bytes: number): Buffer {
     return Buffer.from(`${head}${itemBody(i, Math.max(0, bytes - head.length - 2))}}\n`);
   });
   return Buffer.concat(lines);
-}
-
-async function writeDurably(path: string, bytes: Buffer): Promise<void> {
-  const file = await open(path, 'wx');
-  try {
-    await file.writeFile(bytes);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
 }

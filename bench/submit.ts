@@ -1,10 +1,10 @@
-import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { call, submit } from './support/batches.ts';
 import type { Bed } from './support/bed.ts';
 import { type Figure, format, median, timed } from './support/figure.ts';
 import { submission } from './support/items.ts';
 import { peakGrowth } from './support/process.ts';
+import { writeDurably } from './support/write-durably.ts';
 
 const ITEMS = 50_000;
 const BODY_BYTES = 32 * 1024 * 1024;
@@ -49,14 +49,4 @@ export async function benchSubmit(bed: Bed): Promise<Figure[]> {
       target: { atMost: 4 },
     },
   ];
-}
-
-async function writeDurably(path: string, bytes: Buffer): Promise<void> {
-  const file = await open(path, 'wx');
-  try {
-    await file.writeFile(bytes);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
 }

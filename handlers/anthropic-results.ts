@@ -1,11 +1,10 @@
+import { PAGE_BYTES } from '../lib/batch/results.ts';
 import type { ApiHandler } from '../lib/http/event.ts';
 import type { PayloadStore } from '../lib/store/payloads.ts';
 import { findMessageResults, type MessageResultsDeps, messageResultBytes } from '../lib/surfaces/anthropic/results.ts';
 import { messageBatchKey } from './anthropic-app.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
-/** What fits into an answer of Lambda: as base64 it is just under the 6 MB of AWS. */
-const ANSWER_BYTES = 4_500_000;
 /** How long a link is good: enough for a slow start, too short to be passed around. */
 const LINK_SECONDS = 900;
 const JSONL = 'application/x-jsonl';
@@ -23,7 +22,7 @@ export function messageBatchResultsHandler(app: AnthropicResultsApp): ApiHandler
     const results = await findMessageResults(app, key);
     const answer = { statusCode: 200, headers: { 'content-type': JSONL }, batchId: key.id };
     if (app.streaming) return { ...answer, stream: messageResultBytes(app, results) };
-    if (results.bytes > ANSWER_BYTES && app.payloads.link) {
+    if (results.bytes > PAGE_BYTES && app.payloads.link) {
       const location = await app.payloads.link(results.ref, LINK_SECONDS, JSONL);
       return { ...answer, statusCode: 303, headers: { location } };
     }

@@ -1,9 +1,9 @@
-import { sleep } from '../clock.ts';
-import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
+import type { PayloadStore } from '../store/payloads.ts';
 import type { ItemState } from './batch.ts';
 import { blockWriter, type ElementBlock } from './block.ts';
 import { TOO_LARGE } from './elements.ts';
 import { readRanges } from './ranges.ts';
+import { readOn } from './read-on.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, type IndexRecord, readIndexRecord } from './result-index.ts';
 
 export interface DocumentDeps {
@@ -19,8 +19,6 @@ export interface ResultsDocument {
 /** Index records of one read: 256 KiB. */
 const RECORDS = 16_384;
 const LOAD_BYTES = 4 * 1024 * 1024;
-const TRIES = 3;
-const RETRY_MS = 200;
 
 /**
  * The document's own bytes from the element after `after` to its end, the closing `]}` included; from -1 that is all but
@@ -38,19 +36,7 @@ export async function* documentBytes(
     const [first] = await readRecords(deps, document, after + 1, 1);
     at = first!.offset;
   }
-  for (let failures = 0; at < end; ) {
-    try {
-      for await (const chunk of deps.payloads.stream(ref, at, end - at)) {
-        at += chunk.length;
-        failures = 0;
-        yield chunk;
-      }
-      return;
-    } catch (error) {
-      if (error instanceof PayloadNotFound || ++failures === TRIES) throw error;
-      await sleep(RETRY_MS);
-    }
-  }
+  yield* readOn(deps.payloads, ref, at, end);
 }
 
 /** Chosen elements of the document, in idx order, some at a time. What cannot be read throws. */

@@ -1,13 +1,12 @@
 import { type Buffer, isUtf8 } from 'node:buffer';
 import { setImmediate } from 'node:timers/promises';
 import { crc32 } from 'node:zlib';
-import { keyIs, type Span } from '../json/members.ts';
+import { keyIs, type Span, scanElements } from '../json/members.ts';
 import { bomLength, expectEnd, faultText, skipKey, skipSpace, skipValue } from '../json/scan.ts';
 import { type Spans, spanList } from '../json/spans.ts';
 
 const COMMA = 0x2c;
 const OPEN_BRACKET = 0x5b;
-const CLOSE_BRACKET = 0x5d;
 const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
@@ -40,7 +39,7 @@ export type Slice =
     }
   | { ok: false; code: 'invalid_json' | 'invalid_value'; message: string };
 
-/** Bytes between two turns of the event loop: two milliseconds of slicing. */
+/** Bytes of checksums between two turns of the event loop: about a millisecond. */
 const TURN_BYTES = 1024 * 1024;
 
 /**
@@ -72,7 +71,7 @@ export async function sliceInTurns(
   }
 }
 
-/** Stops about every TURN_BYTES, between two elements. */
+/** Stops where `scanElements` does. */
 function* slicing(body: Buffer, maxItems: number, names: readonly string[]): Generator<void, Slice, void> {
   if (!isUtf8(body)) return { ok: false, code: 'invalid_json', message: 'request body is not valid UTF-8' };
   const members = new Map<string, Span>();
@@ -90,7 +89,7 @@ function* slicing(body: Buffer, maxItems: number, names: readonly string[]): Gen
       spans.clear();
       sent = 0;
       found = body[valueAt] === OPEN_BRACKET ? 'array' : 'not_array';
-      end = found === 'array' ? yield* passElements(body, valueAt, collect) : skipValue(body, valueAt);
+      end = found === 'array' ? yield* scanElements(body, valueAt, collect) : skipValue(body, valueAt);
     } else {
       end = skipValue(body, valueAt);
     }
@@ -126,30 +125,6 @@ function* passMembers(
     if (at < bytes.length && bytes[at] === CLOSE_BRACE) return at + 1;
     if (at >= bytes.length || bytes[at] !== COMMA) return -1 - at;
     at = skipSpace(bytes, at + 1);
-  }
-}
-
-/** As scanElements, with stops. */
-function* passElements(
-  bytes: Buffer,
-  from: number,
-  collect: (start: number, end: number) => void,
-): Generator<void, number, void> {
-  let turn = from + TURN_BYTES;
-  let at = skipSpace(bytes, from + 1);
-  if (at < bytes.length && bytes[at] === CLOSE_BRACKET) return at + 1;
-  for (;;) {
-    const end = skipValue(bytes, at);
-    if (end < 0) return end;
-    collect(at, end);
-    at = skipSpace(bytes, end);
-    if (at < bytes.length && bytes[at] === CLOSE_BRACKET) return at + 1;
-    if (at >= bytes.length || bytes[at] !== COMMA) return -1 - at;
-    at = skipSpace(bytes, at + 1);
-    if (at >= turn) {
-      yield;
-      turn = at + TURN_BYTES;
-    }
   }
 }
 

@@ -2,7 +2,8 @@ import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { ItemOutcome } from '../../lib/batch/outcomes.ts';
-import { onOneLine, resultLine, resultType } from '../../lib/surfaces/anthropic/result-line.ts';
+import { onOneLine } from '../../lib/json/one-line.ts';
+import { resultLine, resultType } from '../../lib/surfaces/anthropic/result-line.ts';
 
 const OUTCOME: ItemOutcome = { idx: 0, state: 'discarded', error: null, errorKind: null, body: null, status: 0 };
 

@@ -1,9 +1,6 @@
 import type { ItemOutcome } from '../../batch/outcomes.ts';
+import { onOneLine } from '../../json/one-line.ts';
 import { type ItemError, itemError } from './item-error.ts';
-
-const LF = 0x0a;
-const CR = 0x0d;
-const SPACE = 0x20;
 
 const CUSTOM_ID = Buffer.from('{"custom_id":');
 const SUCCEEDED = Buffer.from(',"result":{"type":"succeeded","message":');
@@ -55,16 +52,4 @@ export function resultLine(
     error.requestId ?? Buffer.from(JSON.stringify(requestId)),
     ERRORED_END,
   ];
-}
-
-/**
- * JSON whose line ends are spaces: a line of JSONL has none of its own. It is the one thing that is ever changed in an
- * answer, and changes nothing of what it means: within strings JSON allows no raw LF or CR, so each is white space
- * between tokens. An answer without any, which is nearly every one, is given as it is.
- */
-export function onOneLine(json: Buffer): Buffer {
-  if (!json.includes(LF) && !json.includes(CR)) return json;
-  const line = Buffer.from(json);
-  for (let at = 0; at < line.length; at++) if (line[at] === LF || line[at] === CR) line[at] = SPACE;
-  return line;
 }

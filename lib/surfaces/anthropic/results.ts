@@ -1,4 +1,4 @@
-import { sleep } from '../../clock.ts';
+import { readOn } from '../../batch/read-on.ts';
 import { ApiError } from '../../errors.ts';
 import { findMessageBatch, type MessageBatchKey } from '../../store/anthropic-batches.sql.ts';
 import type { Db } from '../../store/db.ts';
@@ -15,9 +15,6 @@ export interface MessageResults {
   bytes: number;
 }
 
-const TRIES = 3;
-const RETRY_MS = 200;
-
 /** Finds the results. Throws `not_found` for a batch that is unknown, was deleted, or has not ended. */
 export async function findMessageResults(deps: MessageResultsDeps, key: MessageBatchKey): Promise<MessageResults> {
   const batch = await findMessageBatch(deps.db, key);
@@ -32,23 +29,10 @@ export async function findMessageResults(deps: MessageResultsDeps, key: MessageB
   }
 }
 
-/** Their bytes. A read that breaks goes on from where it was, up to three times in a row. */
-export async function* messageResultBytes(
+/** Their bytes. */
+export function messageResultBytes(
   { payloads }: Pick<MessageResultsDeps, 'payloads'>,
   { ref, bytes }: MessageResults,
 ): AsyncGenerator<Buffer> {
-  let at = 0;
-  for (let failures = 0; at < bytes; ) {
-    try {
-      for await (const chunk of payloads.stream(ref, at, bytes - at)) {
-        at += chunk.length;
-        failures = 0;
-        yield chunk;
-      }
-      return;
-    } catch (error) {
-      if (error instanceof PayloadNotFound || ++failures === TRIES) throw error;
-      await sleep(RETRY_MS);
-    }
-  }
+  return readOn(payloads, ref, 0, bytes);
 }

@@ -1,5 +1,6 @@
 import { Buffer, isUtf8 } from 'node:buffer';
 import type { ItemOutcome } from '../../batch/outcomes.ts';
+import { onOneLine } from '../../json/one-line.ts';
 import { bomLength, expectEnd, skipSpace, skipValue } from '../../json/scan.ts';
 import { requestId } from '../../usage/query.ts';
 
@@ -11,9 +12,6 @@ export interface ResultLine {
   expired: boolean;
 }
 
-const LF = 0x0a;
-const CR = 0x0d;
-const SPACE = 0x20;
 const PREFIX = 'batch item: ';
 const EXPIRED = 'batch item: expired';
 /** The text of an item that an upstream refused (behaviour section 7); it outlives the usage event, which has the status too. */
@@ -45,16 +43,9 @@ export function resultLine(batchId: string, customId: Buffer, outcome: ItemOutco
   return { file: 'error', pieces: [...head, Buffer.from(`,"response":null,"error":${reason}}\n`)], expired };
 }
 
-/**
- * A JSON document as one line: its own bytes, but for line ends, which can only be white space there (a string has them
- * escaped), and a byte order mark before it.
- */
+/** A JSON document on one line, without a byte order mark. */
 function oneLine(json: Buffer): Buffer {
-  const bytes = json.subarray(bomLength(json));
-  if (bytes.indexOf(LF) < 0 && bytes.indexOf(CR) < 0) return bytes;
-  const line = Buffer.from(bytes);
-  for (let at = 0; at < line.length; at++) if (line[at] === LF || line[at] === CR) line[at] = SPACE;
-  return line;
+  return onOneLine(json.subarray(bomLength(json)));
 }
 
 /** JSON as it came; anything else as the text of an error; our own text where nothing was kept. */
