@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { insertWorker } from '../lib/store/lease.sql.ts';
+import { insertWorker } from '../lib/worker/lease/lease.sql.ts';
 import type { Bed, BenchDatabase } from './support/bed.ts';
 import { CLAIM, openClaims } from './support/claimer.ts';
 import { type Figure, format, quantile, timed } from './support/figure.ts';

@@ -1,7 +1,7 @@
 import { Buffer } from 'node:buffer';
 import process from 'node:process';
 import { pathToFileURL } from 'node:url';
-import { checksumItems, sliceSubmission } from '../lib/batch/slice.ts';
+import { checksumItems, sliceSubmission } from '../lib/batch/submit/slice.ts';
 import { peekItem } from '../lib/upstream/body.ts';
 
 /** One figure of a benchmark, beside what it must be read against. */

@@ -1,4 +1,4 @@
-import type { Config } from '../lib/config.ts';
+import type { Config } from '../lib/app/config.ts';
 import type { Server } from './serve.ts';
 
 /** Says on standard error where the service is and how to make a first key. Shows no secret, only the file it is in. */

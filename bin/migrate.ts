@@ -1,7 +1,7 @@
-import { loadConfig } from '../lib/config.ts';
-import { ConfigError, reasonOf } from '../lib/errors.ts';
-import { createLog } from '../lib/log.ts';
-import { migrate } from '../lib/store/migrate.ts';
+import { loadConfig } from '../lib/app/config.ts';
+import { ConfigError, reasonOf } from '../lib/base/errors.ts';
+import { createLog } from '../lib/base/log.ts';
+import { migrate } from '../lib/db/migrate.ts';
 
 // The deploy step: migrates the database that RELAY_PG_DIRECT_DSN or RELAY_PG_DSN names, and ends.
 

@@ -4,14 +4,14 @@ import { inferenceRoutes } from '../handlers/inference.ts';
 import { receiveRoutes } from '../handlers/receive.ts';
 import { usageReaders, usageRoutes } from '../handlers/usage.ts';
 import { sqsEvent, worker } from '../handlers/worker.ts';
-import { type App, createApp } from '../lib/app.ts';
+import type { Config } from '../lib/app/config.ts';
+import { type App, createApp } from '../lib/app/container.ts';
 import { generateKey } from '../lib/auth/keys.ts';
-import type { Config } from '../lib/config.ts';
-import { ConfigError } from '../lib/errors.ts';
+import { ConfigError } from '../lib/base/errors.ts';
+import type { Log } from '../lib/base/log.ts';
 import { type HttpServer, type ServeOptions, serve } from '../lib/http/node.ts';
 import type { BoundRoute } from '../lib/http/routes.ts';
 import { keyHealth } from '../lib/keypool/health.ts';
-import type { Log } from '../lib/log.ts';
 
 /** A running server. */
 export interface Server {

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-import { loadConfig } from '../lib/config.ts';
-import { ConfigError } from '../lib/errors.ts';
-import { createLog } from '../lib/log.ts';
+import { loadConfig } from '../lib/app/config.ts';
+import { ConfigError } from '../lib/base/errors.ts';
+import { createLog } from '../lib/base/log.ts';
 import { announce } from './announce.ts';
 import { type Server, startServer } from './serve.ts';
 

@@ -4,9 +4,9 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Server, startServer } from '../bin/serve.ts';
-import { loadConfig } from '../lib/config.ts';
-import { reasonOf } from '../lib/errors.ts';
-import { createLog } from '../lib/log.ts';
+import { loadConfig } from '../lib/app/config.ts';
+import { reasonOf } from '../lib/base/errors.ts';
+import { createLog } from '../lib/base/log.ts';
 import { say, show } from './show.ts';
 import { DEMO_UPSTREAM, startDemoUpstream } from './upstream.ts';
 

@@ -1,11 +1,11 @@
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
+import type { Db } from '../lib/db/database.ts';
 import { type ApiEvent, type ApiResult, pathParameter } from '../lib/http/event.ts';
 import { originOf } from '../lib/http/origin.ts';
 import { json } from '../lib/http/render.ts';
-import type { MessageBatchKey, MessageBatchRow } from '../lib/store/anthropic-batches.sql.ts';
-import type { Db } from '../lib/store/db.ts';
 import { messageBatch } from '../lib/surfaces/anthropic/message-batch.ts';
 import { parseMessageBatchId } from '../lib/surfaces/anthropic/message-batch-id.ts';
+import type { MessageBatchKey, MessageBatchRow } from '../lib/surfaces/anthropic/message-batches.sql.ts';
 import type { GateDeps } from './middleware.ts';
 
 /** What every route of message batches needs of the application. */

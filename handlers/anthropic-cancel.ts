@@ -1,5 +1,5 @@
+import { ApiError } from '../lib/base/errors.ts';
 import type { CancelDeps } from '../lib/batch/cancel.ts';
-import { ApiError } from '../lib/errors.ts';
 import type { ApiHandler } from '../lib/http/event.ts';
 import { cancelMessageBatch } from '../lib/surfaces/anthropic/cancel.ts';
 import { type AnthropicApp, messageBatchAnswer, messageBatchKey } from './anthropic-app.ts';

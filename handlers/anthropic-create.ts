@@ -1,10 +1,10 @@
 import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
-import type { Catalog } from '../lib/catalog/catalog.ts';
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
 import { idempotencyKeyOf, recordedHeader, refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiEvent, type ApiHandler, streamOf } from '../lib/http/event.ts';
-import { findMessageBatch } from '../lib/store/anthropic-batches.sql.ts';
+import type { Catalog } from '../lib/model/catalog.ts';
 import { type CreateDeps, createMessageBatch } from '../lib/surfaces/anthropic/create.ts';
+import { findMessageBatch } from '../lib/surfaces/anthropic/message-batches.sql.ts';
 import { type AnthropicApp, messageBatchAnswer } from './anthropic-app.ts';
 import { type Authenticated, authenticated } from './middleware.ts';
 

@@ -1,6 +1,6 @@
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
 import type { ApiHandler } from '../lib/http/event.ts';
-import { findMessageBatch } from '../lib/store/anthropic-batches.sql.ts';
+import { findMessageBatch } from '../lib/surfaces/anthropic/message-batches.sql.ts';
 import { type AnthropicApp, messageBatchAnswer, messageBatchKey } from './anthropic-app.ts';
 import { type Authenticated, authenticated } from './middleware.ts';
 

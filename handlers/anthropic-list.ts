@@ -1,4 +1,4 @@
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
 import { MESSAGE_LIST_QUERY, parseQuery } from '../lib/http/contracts.ts';
 import { type ApiHandler, queryOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';

@@ -1,6 +1,6 @@
-import { PAGE_BYTES } from '../lib/batch/results.ts';
+import { PAGE_BYTES } from '../lib/batch/results/results.ts';
 import type { ApiHandler } from '../lib/http/event.ts';
-import type { PayloadStore } from '../lib/store/payloads.ts';
+import type { PayloadStore } from '../lib/payloads/payload-store.ts';
 import { findMessageResults, type MessageResultsDeps, messageResultBytes } from '../lib/surfaces/anthropic/results.ts';
 import { messageBatchKey } from './anthropic-app.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';

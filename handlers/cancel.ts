@@ -1,6 +1,6 @@
+import { isUuid } from '../lib/base/clock.ts';
+import { ApiError } from '../lib/base/errors.ts';
 import { type CancelDeps, cancelBatch } from '../lib/batch/cancel.ts';
-import { isUuid } from '../lib/clock.ts';
-import { ApiError } from '../lib/errors.ts';
 import { type ApiHandler, pathParameter } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';

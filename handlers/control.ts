@@ -1,9 +1,9 @@
-import type { HostKey } from '../lib/catalog/catalog.ts';
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
 import { CONTROL_ROUTES, type ControlHandlerName } from '../lib/http/control.ts';
 import { type ApiEvent, type ApiHandler, pathParameter, queryOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
 import { type BoundRoute, bindRoutes } from '../lib/http/routes.ts';
+import type { HostKey } from '../lib/model/catalog.ts';
 import { admin } from './admin.ts';
 import { type CredentialsApp, issue, revoke, revokeAll, revokeOne, rotate } from './control-credentials.ts';
 import { create, exported, get, list, remove, replace } from './control-objects.ts';

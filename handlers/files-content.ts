@@ -1,11 +1,11 @@
-import { PAGE_BYTES } from '../lib/batch/results.ts';
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
+import { PAGE_BYTES } from '../lib/batch/results/results.ts';
 import { type ApiHandler, type ApiResult, pathParameter } from '../lib/http/event.ts';
-import type { PayloadStore } from '../lib/store/payloads.ts';
-import type { FileRow } from '../lib/store/stored-files.sql.ts';
+import type { PayloadStore } from '../lib/payloads/payload-store.ts';
 import { requireFile } from '../lib/surfaces/files/find-file.ts';
 import { parseRange } from '../lib/surfaces/files/range.ts';
 import { objectOf, type ReadContentDeps, readContent } from '../lib/surfaces/files/read-content.ts';
+import type { FileRow } from '../lib/surfaces/files/stored-files.sql.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
 /** How long a link to a file is good, as that to a results document. */

@@ -1,7 +1,7 @@
+import type { Db } from '../lib/db/database.ts';
 import { FILES_QUERY, parseQuery } from '../lib/http/contracts.ts';
 import { type ApiHandler, queryOf } from '../lib/http/event.ts';
 import { json, jsonText } from '../lib/http/render.ts';
-import type { Db } from '../lib/store/db.ts';
 import { listFilesJson } from '../lib/surfaces/files/list-files.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 

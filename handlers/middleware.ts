@@ -1,12 +1,12 @@
 import middy, { type MiddlewareObj } from '@middy/core';
 import type { Context } from 'aws-lambda';
+import type { NotReady } from '../lib/app/ready.ts';
 import type { Caller, Headers } from '../lib/auth/authenticate.ts';
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
+import type { Log } from '../lib/base/log.ts';
 import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
 import { renderError } from '../lib/http/render.ts';
 import { requestIdHeaders, requestIdOf } from '../lib/http/request-id.ts';
-import type { Log } from '../lib/log.ts';
-import type { NotReady } from '../lib/ready.ts';
 
 /** What every route needs of the application. */
 export interface GateDeps {

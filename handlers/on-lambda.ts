@@ -1,10 +1,13 @@
+import { fileURLToPath } from 'node:url';
 import type { Context } from 'aws-lambda';
-import { createLambdaApp, type LambdaApp } from '../lib/app-lambda.ts';
-import { loadConfig } from '../lib/config.ts';
-import { createLog } from '../lib/log.ts';
+import { loadConfig } from '../lib/app/config.ts';
+import { createLambdaApp, type LambdaApp } from '../lib/app/lambda.ts';
+import { createLog } from '../lib/base/log.ts';
 
 export type LambdaFunction<Event, Result> = (event: Event, context: Context) => Promise<Result>;
 
+/** Beside the folder of this file, in the sources as in a bundle. */
+const MIGRATIONS = fileURLToPath(new URL('../migrations', import.meta.url));
 /** One item at a time in each of at most eight invocations, unless said otherwise. */
 const CONCURRENCY = '1';
 
@@ -19,7 +22,7 @@ export function onLambda<Event, Result>(
   let built: Promise<{ app: LambdaApp; run: LambdaFunction<Event, Result> }> | null = null;
   const build = async () => {
     const config = loadConfig({ ...env, RELAY_BATCH_CONCURRENCY: env.RELAY_BATCH_CONCURRENCY || CONCURRENCY });
-    const app = await createLambdaApp(config, env, createLog(config.logLevel));
+    const app = await createLambdaApp({ config, env, log: createLog(config.logLevel), migrations: MIGRATIONS });
     return { app, run: bind(app) };
   };
   return async (event, context) => {

@@ -1,9 +1,9 @@
 import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
-import type { Catalog } from '../lib/catalog/catalog.ts';
 import { bodyTooLarge } from '../lib/http/body.ts';
 import { idempotencyKeyOf, refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
+import type { Catalog } from '../lib/model/catalog.ts';
 import { batchObject } from '../lib/surfaces/openai/batch-object.ts';
 import { type CreateDeps, createBatch } from '../lib/surfaces/openai/create.ts';
 import { MAX_CREATE_BYTES } from '../lib/surfaces/openai/create-request.ts';

@@ -1,6 +1,6 @@
+import type { Db } from '../lib/db/database.ts';
 import { type ApiHandler, pathParameter } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import type { Db } from '../lib/store/db.ts';
 import { batchObject } from '../lib/surfaces/openai/batch-object.ts';
 import { requireBatch } from '../lib/surfaces/openai/find-batch.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';

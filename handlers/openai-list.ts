@@ -1,7 +1,7 @@
+import type { Db } from '../lib/db/database.ts';
 import { OPENAI_LIST_QUERY, parseQuery } from '../lib/http/contracts.ts';
 import { type ApiHandler, queryOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import type { Db } from '../lib/store/db.ts';
 import { listBatchObjects } from '../lib/surfaces/openai/list.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 

@@ -1,5 +1,5 @@
-import { type ReceiveUploadDeps, receiveUpload } from '../lib/batch/receive-upload.ts';
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
+import { type ReceiveUploadDeps, receiveUpload } from '../lib/batch/submit/receive-upload.ts';
 import { refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, pathParameter, queryOf, streamOf } from '../lib/http/event.ts';
 import { type BoundRoute, bindRoutes, type Route } from '../lib/http/routes.ts';

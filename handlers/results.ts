@@ -1,11 +1,11 @@
-import { chunkMemory } from '../lib/batch/chunk-memory.ts';
-import { PAGE_BYTES, type ResultsDeps, renderResults } from '../lib/batch/results.ts';
-import { type Clock, isUuid, uuidv7 } from '../lib/clock.ts';
-import { ApiError } from '../lib/errors.ts';
+import { type Clock, isUuid, uuidv7 } from '../lib/base/clock.ts';
+import { ApiError } from '../lib/base/errors.ts';
+import { findBatch } from '../lib/batch/batches.sql.ts';
+import { chunkMemory } from '../lib/batch/results/chunk-memory.ts';
+import { PAGE_BYTES, type ResultsDeps, renderResults } from '../lib/batch/results/results.ts';
 import { parseQuery, RESULTS_QUERY } from '../lib/http/contracts.ts';
 import { type ApiHandler, pathParameter, queryOf } from '../lib/http/event.ts';
-import { findBatch } from '../lib/store/batches.sql.ts';
-import type { PayloadStore } from '../lib/store/payloads.ts';
+import type { PayloadStore } from '../lib/payloads/payload-store.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
 const PAGE_ITEMS = 1000;

@@ -1,12 +1,12 @@
 import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
-import { parseSubmission } from '../lib/batch/submission.ts';
-import { submitBatch } from '../lib/batch/submit.ts';
-import { type SubmitUploadDeps, submitUpload } from '../lib/batch/submit-upload.ts';
-import type { Catalog } from '../lib/catalog/catalog.ts';
+import { parseSubmission } from '../lib/batch/submit/submission.ts';
+import { submitBatch } from '../lib/batch/submit/submit.ts';
+import { type SubmitUploadDeps, submitUpload } from '../lib/batch/submit/submit-upload.ts';
 import { bodyTooLarge } from '../lib/http/body.ts';
 import { idempotencyKeyOf, recordedHeader, refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
+import type { Catalog } from '../lib/model/catalog.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
 export interface SubmitApp extends GateDeps, SubmitUploadDeps {

@@ -1,5 +1,5 @@
-import { type CreateUploadDeps, createUpload } from '../lib/batch/create-upload.ts';
-import { ApiError } from '../lib/errors.ts';
+import { ApiError } from '../lib/base/errors.ts';
+import { type CreateUploadDeps, createUpload } from '../lib/batch/submit/create-upload.ts';
 import { bodyTooLarge } from '../lib/http/body.ts';
 import { refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, bodyOf } from '../lib/http/event.ts';

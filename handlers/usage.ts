@@ -1,7 +1,7 @@
+import type { Database } from '../lib/db/database.ts';
 import { type ApiHandler, queryOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
 import { type BoundRoute, bindRoutes, type Route } from '../lib/http/routes.ts';
-import type { Database } from '../lib/store/db.ts';
 import { usageEvents } from '../lib/usage/events.ts';
 import { usageSummary, usageTimeseries } from '../lib/usage/figures.ts';
 import { authenticated, type GateDeps } from './middleware.ts';

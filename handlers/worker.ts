@@ -1,6 +1,6 @@
 import type { Context, SQSBatchResponse, SQSEvent } from 'aws-lambda';
-import { reasonOf } from '../lib/errors.ts';
-import type { Log } from '../lib/log.ts';
+import { reasonOf } from '../lib/base/errors.ts';
+import type { Log } from '../lib/base/log.ts';
 import { parseWake, type Wake, wakeBody } from '../lib/queue/queue.ts';
 
 export interface WorkerApp {

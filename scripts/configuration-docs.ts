@@ -1,7 +1,7 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
-import { ENVIRONMENT } from '../lib/config.ts';
+import { ENVIRONMENT } from '../lib/app/config.ts';
 
 // Writes docs/configuration.md from the schema that validates the environment; `--check` fails when the file differs.
 
@@ -9,7 +9,7 @@ const FILE = fileURLToPath(new URL('../docs/configuration.md', import.meta.url))
 
 const HEAD = `# Configuration
 
-<!-- Generated from lib/config.ts by \`npm run docs\`. Edit that file, not this one. -->
+<!-- Generated from lib/app/config.ts by \`npm run docs\`. Edit that file, not this one. -->
 
 Everything is read from the environment and checked at start; a bad value stops the start with one sentence that names
 it. An empty value counts as unset.
@@ -60,7 +60,7 @@ const wanted = render();
 if (process.argv.includes('--check')) {
   const found = await readFile(FILE, 'utf8').catch(() => '');
   if (found !== wanted) {
-    process.stderr.write('docs/configuration.md is not what lib/config.ts says: run npm run docs\n');
+    process.stderr.write('docs/configuration.md is not what lib/app/config.ts says: run npm run docs\n');
     process.exitCode = 1;
   }
 } else {

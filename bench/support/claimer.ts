@@ -1,5 +1,5 @@
-import { createLog } from '../../lib/log.ts';
-import { createDb, type Database } from '../../lib/store/db.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { createDb, type Database } from '../../lib/db/database.ts';
 import { createClaimer } from '../../lib/worker/claim.ts';
 import type { Bed, BenchDatabase } from './bed.ts';
 

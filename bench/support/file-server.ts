@@ -2,9 +2,9 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { pathToFileURL } from 'node:url';
+import { createLog } from '../../lib/base/log.ts';
 import { serve } from '../../lib/http/node.ts';
-import { createLog } from '../../lib/log.ts';
-import { createFileStore } from '../../lib/store/files.ts';
+import { createFileStore } from '../../lib/payloads/file-store.ts';
 
 /**
  * What results are compared with: one file of the payload store, streamed through the same adapter by a process of its

@@ -1,7 +1,7 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { uuidv7 } from '../../lib/clock.ts';
-import { payloadKey } from '../../lib/store/payloads.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { payloadKey } from '../../lib/payloads/payload-store.ts';
 import { type Accepted, finalItemsReach, submit } from './batches.ts';
 import type { Bed, BenchDatabase, BenchServer } from './bed.ts';
 import { submission } from './items.ts';

@@ -1,9 +1,9 @@
 import { Command } from 'commander';
+import { loadConfig } from '../../lib/app/config.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
-import { formatFault } from '../../lib/catalog/faults.ts';
+import { formatFault } from '../../lib/catalog/documents/faults.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
-import { loadConfig } from '../../lib/config.ts';
-import { createLog } from '../../lib/log.ts';
 import { connected } from './connect.ts';
 
 /** `relay-batch apply`: all of the documents or none; every replica works with them within a second. */

@@ -1,14 +1,14 @@
 import { access } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Config } from '../../lib/app/config.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
+import type { Log } from '../../lib/base/log.ts';
 import { createSecretBox, parseMasterKey, type SecretBox } from '../../lib/catalog/secrets.ts';
-import type { Config } from '../../lib/config.ts';
-import { ConfigError } from '../../lib/errors.ts';
-import type { Log } from '../../lib/log.ts';
+import { createDb, type Database } from '../../lib/db/database.ts';
+import { expectedVersion, isSchemaCurrent } from '../../lib/db/migrate.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
 import { findEmbedded } from '../../lib/postgres/find.ts';
 import { masterKey } from '../../lib/postgres/secrets.ts';
-import { createDb, type Database } from '../../lib/store/db.ts';
-import { expectedVersion, isSchemaCurrent } from '../../lib/store/migrate.ts';
 
 /** What a command works on. */
 export interface Connection {

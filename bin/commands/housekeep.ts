@@ -1,10 +1,10 @@
 import { Command } from 'commander';
-import { createParts } from '../../lib/app-parts.ts';
-import { uuidv7 } from '../../lib/clock.ts';
-import { type Config, loadConfig } from '../../lib/config.ts';
-import { ConfigError } from '../../lib/errors.ts';
-import { createLog, type Log } from '../../lib/log.ts';
-import type { Database } from '../../lib/store/db.ts';
+import { type Config, loadConfig } from '../../lib/app/config.ts';
+import { createParts } from '../../lib/app/parts.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
+import { createLog, type Log } from '../../lib/base/log.ts';
+import type { Database } from '../../lib/db/database.ts';
 import { connected } from './connect.ts';
 
 /** `relay-batch housekeep`: one round of what replicas do by themselves every hour, and of what their beats find due. */

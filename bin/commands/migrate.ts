@@ -1,8 +1,8 @@
 import { Command } from 'commander';
-import { loadConfig } from '../../lib/config.ts';
-import { ConfigError } from '../../lib/errors.ts';
-import { createLog } from '../../lib/log.ts';
-import { migrate } from '../../lib/store/migrate.ts';
+import { loadConfig } from '../../lib/app/config.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { migrate } from '../../lib/db/migrate.ts';
 
 /** `relay-batch migrate`: the deploy step, before the first replica of a release starts. */
 export function migrateCommand(env: NodeJS.ProcessEnv): Command {

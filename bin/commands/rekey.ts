@@ -1,10 +1,10 @@
 import { Command } from 'commander';
+import { loadConfig } from '../../lib/app/config.ts';
 import { resealSigningKeys } from '../../lib/auth/signing-keys.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { rekeySecrets } from '../../lib/catalog/rekey.ts';
 import { createSecretBox, parseMasterKey } from '../../lib/catalog/secrets.ts';
-import { loadConfig } from '../../lib/config.ts';
-import { ConfigError } from '../../lib/errors.ts';
-import { createLog } from '../../lib/log.ts';
 import { replaceMasterKey } from '../../lib/postgres/secrets.ts';
 import { connected } from './connect.ts';
 

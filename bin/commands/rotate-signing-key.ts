@@ -1,7 +1,7 @@
 import { Command } from 'commander';
+import { loadConfig } from '../../lib/app/config.ts';
 import { requireBox, rotateSigningKeys } from '../../lib/auth/signing-keys.ts';
-import { loadConfig } from '../../lib/config.ts';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { connected } from './connect.ts';
 
 /** `relay-batch rotate-signing-key`: run it twice to end every token there is. */

@@ -1,6 +1,6 @@
 import { timingSafeEqual } from 'node:crypto';
-import type { Catalog, Project, RelayKey, ServiceAccount } from '../catalog/catalog.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError } from '../base/errors.ts';
+import type { Catalog, Project, RelayKey, ServiceAccount } from '../model/catalog.ts';
 import { judgeKey, judgeToken, type KeyFault, type TokenFault } from './credential.ts';
 import { hashKey } from './keys.ts';
 

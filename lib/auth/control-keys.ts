@@ -1,9 +1,9 @@
 import { z } from 'zod';
-import { isUuid } from '../clock.ts';
-import { ApiError } from '../errors.ts';
-import { bumpCatalogVersion, lockCatalog } from '../store/catalog_state.sql.ts';
-import type { Database, Db } from '../store/db.ts';
-import { readRelayKey, revokeRelayKey, rotateRelayKey } from '../store/relay_keys.sql.ts';
+import { isUuid } from '../base/clock.ts';
+import { ApiError } from '../base/errors.ts';
+import { bumpCatalogVersion, lockCatalog } from '../catalog/catalog-state.sql.ts';
+import { readRelayKey, revokeRelayKey, rotateRelayKey } from '../catalog/relay-keys.sql.ts';
+import type { Database, Db } from '../db/database.ts';
 import { assertRotatable, generateKey, MAX_GRACE_SECONDS } from './keys.ts';
 import { parseBody } from './parse-body.ts';
 

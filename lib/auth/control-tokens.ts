@@ -1,9 +1,9 @@
 import { z } from 'zod';
-import type { Catalog } from '../catalog/catalog.ts';
+import { isUuid } from '../base/clock.ts';
+import { ApiError } from '../base/errors.ts';
 import type { SecretBox } from '../catalog/secrets.ts';
-import { isUuid } from '../clock.ts';
-import { ApiError } from '../errors.ts';
-import { type Database, sqlState } from '../store/db.ts';
+import { type Database, sqlState } from '../db/database.ts';
+import type { Catalog } from '../model/catalog.ts';
 import { parseBody } from './parse-body.ts';
 import { requireBox } from './signing-keys.ts';
 import { issueToken, MAX_TOKEN_TTL_SECONDS, revokeToken, revokeUserTokens } from './tokens.ts';

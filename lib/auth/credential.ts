@@ -1,4 +1,4 @@
-import type { Catalog, RelayKey } from '../catalog/catalog.ts';
+import type { Catalog, RelayKey } from '../model/catalog.ts';
 
 /** Why a key, or who stands behind it, is no longer good. */
 export type KeyFault = 'disabled' | 'revoked' | 'expired' | 'rotated' | 'user_disabled' | 'service_account_disabled';

@@ -1,6 +1,6 @@
-import type { Attribution } from '../batch/batch.ts';
-import type { Catalog, Policy } from '../catalog/catalog.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError } from '../base/errors.ts';
+import type { Attribution } from '../model/batch.ts';
+import type { Catalog, Policy } from '../model/catalog.ts';
 import type { Caller } from './authenticate.ts';
 
 /**

@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
+import { ApiError } from '../base/errors.ts';
 import { digestKey, type KeyDigest } from '../catalog/relay-key.ts';
-import { ApiError } from '../errors.ts';
 
 /** A key as it is made: the plaintext is shown once and never stored. */
 export interface GeneratedKey extends KeyDigest {

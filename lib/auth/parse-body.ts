@@ -1,5 +1,5 @@
 import type { z } from 'zod';
-import { ApiError } from '../errors.ts';
+import { ApiError } from '../base/errors.ts';
 
 /**
  * A JSON body by its schema. Throws 400 for the first fault: `missing_required_parameter` or `invalid_value`, `param`

@@ -1,5 +1,5 @@
-import type { Attribution } from '../batch/batch.ts';
-import type { Catalog, Policy } from '../catalog/catalog.ts';
+import type { Attribution } from '../model/batch.ts';
+import type { Catalog, Policy } from '../model/catalog.ts';
 import { judgeKey, judgeToken, type KeyFault, type TokenFault, type Verdict } from './credential.ts';
 
 /** What a batch keeps of the credential that submitted it. */

@@ -1,8 +1,8 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto';
+import { ApiError, ConfigError } from '../base/errors.ts';
+import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
 import type { SecretBox } from '../catalog/secrets.ts';
-import { ApiError, ConfigError } from '../errors.ts';
-import { bumpCatalogVersion } from '../store/catalog_state.sql.ts';
-import type { Database, Db } from '../store/db.ts';
+import type { Database, Db } from '../db/database.ts';
 import {
   insertSigningKey,
   lockSigningKeys,
@@ -10,7 +10,7 @@ import {
   resealSigningKey,
   retireSigningKey,
   type SigningKeyRow,
-} from '../store/tokens.sql.ts';
+} from './tokens.sql.ts';
 
 /** An Ed25519 private key, opened, and the id that tokens signed with it carry as `kid`. */
 export interface SigningKey {

@@ -1,11 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import { SignJWT } from 'jose';
+import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
 import type { SecretBox } from '../catalog/secrets.ts';
-import { bumpCatalogVersion } from '../store/catalog_state.sql.ts';
-import type { Database } from '../store/db.ts';
-import { insertToken, markTokenRevoked, readIssueFacts } from '../store/tokens.sql.ts';
-import { raiseUserTokenVersion } from '../store/user_token_versions.sql.ts';
+import type { Database } from '../db/database.ts';
 import { currentSigningKey } from './signing-keys.ts';
+import { insertToken, markTokenRevoked, raiseUserTokenVersion, readIssueFacts } from './tokens.sql.ts';
 
 /** Longest life of a token: 30 days (design section 6). */
 export const MAX_TOKEN_TTL_SECONDS = 2_592_000;

@@ -1,13 +1,13 @@
 import { createPublicKey, type KeyObject } from 'node:crypto';
 import { compactVerify, decodeProtectedHeader } from 'jose';
 import { z } from 'zod';
+import { ApiError, reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
 import type { SecretBox } from '../catalog/secrets.ts';
-import { ApiError, reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import type { Db } from '../store/db.ts';
-import { readSigningKeys } from '../store/tokens.sql.ts';
+import type { Db } from '../db/database.ts';
 import type { TokenClaims, TokenVerifier } from './authenticate.ts';
 import { openSigningKey } from './signing-keys.ts';
+import { readSigningKeys } from './tokens.sql.ts';
 
 export interface TokenVerifierDeps {
   db: Db;

@@ -1,8 +1,8 @@
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Database } from '../db/database.ts';
 import type { WakeQueue } from '../queue/queue.ts';
-import { cancelBatchRow } from '../store/cancel.sql.ts';
-import type { Database } from '../store/db.ts';
+import { cancelBatchRow } from './cancel.sql.ts';
 
 export interface CancelDeps {
   db: Database;

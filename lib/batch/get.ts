@@ -1,5 +1,7 @@
-import { isUuid } from '../clock.ts';
-import { ApiError } from '../errors.ts';
+import { isUuid } from '../base/clock.ts';
+import { ApiError } from '../base/errors.ts';
+import type { Db } from '../db/database.ts';
+import { ITEM_STATES } from '../model/batch.ts';
 import {
   type BatchKey,
   type BatchRow,
@@ -7,9 +9,7 @@ import {
   findBatchWithStates,
   STATE_LETTERS,
   type StateCounts,
-} from '../store/batches.sql.ts';
-import type { Db } from '../store/db.ts';
-import { ITEM_STATES } from './batch.ts';
+} from './batches.sql.ts';
 
 /** Sums over a batch's usage events. */
 export interface BatchUsage {

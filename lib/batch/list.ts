@@ -1,5 +1,5 @@
-import { type ListedBatch, listBatches } from '../store/batches.sql.ts';
-import type { Db } from '../store/db.ts';
+import type { Db } from '../db/database.ts';
+import { type ListedBatch, listBatches } from './batches.sql.ts';
 
 export interface ListDeps {
   db: Db;

@@ -1,9 +1,9 @@
-import { isUuid } from '../clock.ts';
-import { ApiError, reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import { type BatchKey, deleteBatch, findBatch } from '../store/batches.sql.ts';
-import type { Db } from '../store/db.ts';
-import type { PayloadRef, PayloadStore } from '../store/payloads.ts';
+import { isUuid } from '../base/clock.ts';
+import { ApiError, reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Db } from '../db/database.ts';
+import type { PayloadRef, PayloadStore } from '../payloads/payload-store.ts';
+import { type BatchKey, deleteBatch, findBatch } from './batches.sql.ts';
 
 export interface RemoveDeps {
   db: Db;

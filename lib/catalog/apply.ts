@@ -1,12 +1,12 @@
-import { lockCatalog } from '../store/catalog_state.sql.ts';
-import type { Database } from '../store/db.ts';
-import type { CatalogFault } from './document.ts';
-import { CatalogError } from './faults.ts';
+import type { Database } from '../db/database.ts';
+import { lockCatalog } from './catalog-state.sql.ts';
+import type { CatalogFault } from './documents/document.ts';
+import { CatalogError } from './documents/faults.ts';
+import type { CatalogSource } from './documents/yaml.ts';
 import { planChange } from './plan.ts';
 import type { SecretBox } from './secrets.ts';
 import { readState } from './state.ts';
 import { writePlan } from './write.ts';
-import type { CatalogSource } from './yaml.ts';
 
 /** Where an apply takes secrets from, and whether it may delete. */
 export interface ApplyOptions {

@@ -1,5 +1,5 @@
 import { stringify } from 'yaml';
-import type { Db } from '../store/db.ts';
+import type { Db } from '../db/database.ts';
 import { readState } from './state.ts';
 import { specOf } from './view.ts';
 

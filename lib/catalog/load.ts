@@ -1,11 +1,11 @@
 import { hash } from 'node:crypto';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import type { Db } from '../store/db.ts';
-import { readRevokedTokens } from '../store/tokens.sql.ts';
-import type { Binding, Catalog, HostKey, RelayKey } from './catalog.ts';
-import { HEADER_SECRET } from './fields.ts';
-import type { Kind } from './kinds.ts';
+import { readRevokedTokens } from '../auth/tokens.sql.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Db } from '../db/database.ts';
+import type { Binding, Catalog, HostKey, RelayKey } from '../model/catalog.ts';
+import { HEADER_SECRET } from './documents/fields.ts';
+import type { Kind } from './documents/kinds.ts';
 import type { SecretBox } from './secrets.ts';
 import { readState, type StoredObject } from './state.ts';
 

@@ -1,6 +1,6 @@
 import { timingSafeEqual } from 'node:crypto';
-import type { CatalogDocument, CatalogFault, Where } from './document.ts';
-import { HEADER_SECRET, HEADER_SECRET_FAULT } from './fields.ts';
+import type { CatalogDocument, CatalogFault, Where } from './documents/document.ts';
+import { HEADER_SECRET, HEADER_SECRET_FAULT } from './documents/fields.ts';
 import { digestKey, type KeyDigest } from './relay-key.ts';
 import type { SecretBox } from './secrets.ts';
 import type { StoredObject } from './state.ts';

@@ -1,9 +1,9 @@
-import { uuidv7 } from '../clock.ts';
-import type { CatalogDocument, CatalogFault, Claim } from './document.ts';
-import type { Kind } from './kinds.ts';
+import { uuidv7 } from '../base/clock.ts';
+import type { CatalogDocument, CatalogFault, Claim } from './documents/document.ts';
+import type { Kind } from './documents/kinds.ts';
+import { hintsOf, nameConflicts } from './documents/names.ts';
+import { type Referrer, referencesOf } from './documents/references.ts';
 import { at, type Material, type MaterialDeps, materialOf } from './material.ts';
-import { hintsOf, nameConflicts } from './names.ts';
-import { type Referrer, referencesOf } from './references.ts';
 import type { KeyDigest } from './relay-key.ts';
 import type { Sealed } from './secrets.ts';
 import { type CatalogState, objectKey, type StoredObject } from './state.ts';

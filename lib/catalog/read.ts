@@ -1,6 +1,6 @@
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type CatalogSource, parseCatalog } from './yaml.ts';
+import { type CatalogSource, parseCatalog } from './documents/yaml.ts';
 
 /**
  * Reads YAML files and directories: of a directory its `*.yaml` and `*.yml`, sorted by name, hidden ones and

@@ -1,7 +1,7 @@
-import { ConfigError } from '../errors.ts';
-import { lockCatalog } from '../store/catalog_state.sql.ts';
-import type { Database, Db } from '../store/db.ts';
-import { listHostKeySecrets, putHostKeySecrets, type SecretRow } from '../store/host_key_secrets.sql.ts';
+import { ConfigError } from '../base/errors.ts';
+import type { Database, Db } from '../db/database.ts';
+import { lockCatalog } from './catalog-state.sql.ts';
+import { listHostKeySecrets, putHostKeySecrets, type SecretRow } from './host-key-secrets.sql.ts';
 import type { SecretBox } from './secrets.ts';
 
 /**

@@ -1,6 +1,6 @@
-import { ApiError, reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import type { Catalog } from './catalog.ts';
+import { ApiError, reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Catalog } from '../model/catalog.ts';
 
 /** The catalogue of this process: always whole, never older than one it had before. */
 export interface Snapshot {

@@ -1,7 +1,7 @@
-import { type CatalogRow, listCatalog } from '../store/catalog.sql.ts';
-import type { Db } from '../store/db.ts';
-import type { Metadata } from './document.ts';
-import { isKind, KINDS, type Kind, type SpecOf } from './kinds.ts';
+import type { Db } from '../db/database.ts';
+import { type CatalogRow, listCatalog } from './catalog.sql.ts';
+import type { Metadata } from './documents/document.ts';
+import { isKind, KINDS, type Kind, type SpecOf } from './documents/kinds.ts';
 import type { Sealed } from './secrets.ts';
 
 interface StoredOf<K extends Kind> {

@@ -1,6 +1,6 @@
-import type { Db } from '../store/db.ts';
-import type { Metadata } from './document.ts';
-import { type Kind, SPECS } from './kinds.ts';
+import type { Db } from '../db/database.ts';
+import type { Metadata } from './documents/document.ts';
+import { type Kind, SPECS } from './documents/kinds.ts';
 import { readState, type StoredObject } from './state.ts';
 
 /** A document as the control API answers it: never with a secret. */

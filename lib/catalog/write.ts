@@ -1,9 +1,9 @@
-import { deleteObjects, insertObjects, markApplied, updateObjects } from '../store/catalog.sql.ts';
-import { bumpCatalogVersion } from '../store/catalog_state.sql.ts';
-import type { Db } from '../store/db.ts';
-import { deleteHostKeySecrets, putHostKeySecrets } from '../store/host_key_secrets.sql.ts';
-import { insertRelayKeys, replaceRelayKeys, revokeRelayKey } from '../store/relay_keys.sql.ts';
+import type { Db } from '../db/database.ts';
+import { deleteObjects, insertObjects, markApplied, updateObjects } from './catalog.sql.ts';
+import { bumpCatalogVersion } from './catalog-state.sql.ts';
+import { deleteHostKeySecrets, putHostKeySecrets } from './host-key-secrets.sql.ts';
 import type { Plan, Write } from './plan.ts';
+import { insertRelayKeys, replaceRelayKeys, revokeRelayKey } from './relay-keys.sql.ts';
 
 /**
  * Writes a plan without faults, in a transaction that holds the catalogue lock since the state was read. Gives the new

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http';
-import { ApiError } from '../errors.ts';
+import { ApiError } from '../base/errors.ts';
 
 export type BodyRead =
   | { kind: 'whole'; body: Buffer }

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http';
-import { uuidv7 } from '../clock.ts';
+import { uuidv7 } from '../base/clock.ts';
 import type { ApiEvent } from './event.ts';
 import { ownRequestId } from './request-id.ts';
 import type { BoundRoute } from './routes.ts';

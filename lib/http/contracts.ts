@@ -1,7 +1,7 @@
 import { z } from 'zod';
-import { ITEM_STATES } from '../batch/batch.ts';
-import { isUuid } from '../clock.ts';
-import { ApiError } from '../errors.ts';
+import { isUuid } from '../base/clock.ts';
+import { ApiError } from '../base/errors.ts';
+import { ITEM_STATES } from '../model/batch.ts';
 import { parseMessageBatchId } from '../surfaces/anthropic/message-batch-id.ts';
 
 /** Idx values fit a Postgres integer. */

@@ -1,7 +1,13 @@
-import { type CatalogDocument, type CatalogFault, type Claim, checkDocument, claimOf } from '../catalog/document.ts';
-import type { CatalogError } from '../catalog/faults.ts';
-import type { Kind } from '../catalog/kinds.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError } from '../base/errors.ts';
+import {
+  type CatalogDocument,
+  type CatalogFault,
+  type Claim,
+  checkDocument,
+  claimOf,
+} from '../catalog/documents/document.ts';
+import type { CatalogError } from '../catalog/documents/faults.ts';
+import type { Kind } from '../catalog/documents/kinds.ts';
 import { refuseEncodedBody } from './contracts.ts';
 import { type ApiEvent, type ApiResult, bodyOf } from './event.ts';
 import { json } from './render.ts';

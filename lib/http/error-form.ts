@@ -1,4 +1,4 @@
-import type { ApiErrorCode } from '../errors.ts';
+import type { ApiErrorCode } from '../base/errors.ts';
 
 /** Types of the Anthropic API by status (front-doors section 4). */
 const ANTHROPIC_TYPES: Readonly<Record<number, string>> = {

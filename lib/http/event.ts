@@ -1,5 +1,5 @@
 import type { APIGatewayProxyEventV2, Context } from 'aws-lambda';
-import { ApiError } from '../errors.ts';
+import { ApiError } from '../base/errors.ts';
 
 /** A request as API Gateway HTTP API (payload format 2.0) gives it; the Node adapter builds the same value. */
 export type ApiEvent = APIGatewayProxyEventV2;

@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net';
-import { uuidv7 } from '../clock.ts';
+import { uuidv7 } from '../base/clock.ts';
 import { errorBody } from './error-form.ts';
 import { requestIdHeaders } from './request-id.ts';
 

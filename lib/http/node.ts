@@ -1,8 +1,8 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Context } from 'aws-lambda';
-import { ApiError, ConfigError } from '../errors.ts';
-import type { Log } from '../log.ts';
+import { ApiError, ConfigError } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
 import { bodyTooLarge, drain, hasBody, readBody, streamBody } from './body.ts';
 import { type Call, callOf, eventOf } from './call.ts';
 import { type ApiResult, attachBody, attachStream } from './event.ts';

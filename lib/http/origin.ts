@@ -1,4 +1,4 @@
-import { ApiError } from '../errors.ts';
+import { ApiError } from '../base/errors.ts';
 import type { ApiEvent } from './event.ts';
 
 /** A name, an IPv4 address or an IPv6 one in brackets. Clients send their key to what is made of it. */

@@ -1,8 +1,8 @@
-import { API_ERRORS, ApiError, reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import { sqlState } from '../store/db.ts';
-import { StorageFull } from '../store/payloads.ts';
-import { isStoreAway } from '../store/store-away.ts';
+import { API_ERRORS, ApiError, reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { sqlState } from '../db/database.ts';
+import { StorageFull } from '../payloads/payload-store.ts';
+import { isStoreAway } from '../payloads/store-away.ts';
 import { errorBody } from './error-form.ts';
 import type { ApiResult } from './event.ts';
 

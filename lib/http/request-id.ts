@@ -1,4 +1,4 @@
-import { uuidv7 } from '../clock.ts';
+import { uuidv7 } from '../base/clock.ts';
 import type { ApiEvent } from './event.ts';
 
 const PRINTABLE = /^[\x20-\x7e]{1,128}$/;

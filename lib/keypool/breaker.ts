@@ -1,6 +1,6 @@
 /**
  * The breaker of one host key, by itself: what an outcome does to it. Postgres applies the same rules by its own clock
- * (lib/store/keypool.sql.ts); this is what a replica knows at once, before Postgres has answered.
+ * (lib/keypool/keypool.sql.ts); this is what a replica knows at once, before Postgres has answered.
  *
  *            failure (step+1)                 time over
  *   closed ---------------------> open ---------------------> half-open, one probe at a time

@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto';
-import type { HostKey, Policy } from '../catalog/catalog.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Db } from '../db/database.ts';
+import type { HostKey, Policy } from '../model/catalog.ts';
 import type { RoutePlan } from '../routing/plan.ts';
-import type { Db } from '../store/db.ts';
-import { drawLeastRecentlyUsed, drawTurns } from '../store/keypool.sql.ts';
+import { drawLeastRecentlyUsed, drawTurns } from './keypool.sql.ts';
 import type { Turn } from './select.ts';
 
 /** Items of a claim that draw over the same list. */

@@ -1,6 +1,6 @@
-import type { HostKey } from '../catalog/catalog.ts';
-import type { Db } from '../store/db.ts';
-import { deleteBreakers, readBreaker } from '../store/keypool.sql.ts';
+import type { Db } from '../db/database.ts';
+import type { HostKey } from '../model/catalog.ts';
+import { deleteBreakers, readBreaker } from './keypool.sql.ts';
 
 /** What the control API shows of a host key's breaker. Times are RFC 3339 UTC with milliseconds. */
 export interface KeyHealthView {

@@ -1,4 +1,4 @@
-import type { HostKey, KeySelection } from '../catalog/catalog.ts';
+import type { HostKey, KeySelection } from '../model/catalog.ts';
 
 /** What an item drew for a strategy that takes turns; null where none is needed. */
 export interface Turn {

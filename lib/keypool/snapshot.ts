@@ -1,6 +1,6 @@
-import type { HostKey } from '../catalog/catalog.ts';
-import type { BreakerRow } from '../store/keypool.sql.ts';
+import type { HostKey } from '../model/catalog.ts';
 import { type Breaker, type BreakerEvent, nextBreaker, nextForbidden } from './breaker.ts';
+import type { BreakerRow } from './keypool.sql.ts';
 
 /**
  * Whether a key may be drawn for a model. `half_open` may, by whoever takes the probe; `probing` is half-open with the

@@ -1,6 +1,6 @@
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import { type Db, isDataError } from '../store/db.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { type Db, isDataError } from '../db/database.ts';
 import {
   closeBreaker,
   recordAuthFailure,
@@ -8,7 +8,7 @@ import {
   recordForbidden,
   recordRetryAfter,
   releaseProbe,
-} from '../store/keypool.sql.ts';
+} from './keypool.sql.ts';
 
 /** A change of a breaker that Postgres must hear of. Times are local monotonic milliseconds. */
 export type BreakerWrite =

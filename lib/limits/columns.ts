@@ -1,5 +1,5 @@
-import { isRetryable } from '../store/db.ts';
-import type { BucketColumns, ItemColumns } from '../store/limits.sql.ts';
+import { isRetryable } from '../db/database.ts';
+import type { BucketColumns, ItemColumns } from './limits.sql.ts';
 import type { BucketRule } from './rules.ts';
 
 const RETRIES = 5;

@@ -1,5 +1,5 @@
-import type { Db } from '../store/db.ts';
-import { deleteIdleBuckets, deleteOrphanedConcurrency } from '../store/limits.sql.ts';
+import type { Db } from '../db/database.ts';
+import { deleteIdleBuckets, deleteOrphanedConcurrency } from './limits.sql.ts';
 
 /**
  * The sweep's part of the limits. Deletes concurrency rows whose claim is over, which only a fault leaves behind (they

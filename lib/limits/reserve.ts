@@ -1,6 +1,6 @@
-import type { Database } from '../store/db.ts';
-import { type ReserveRow, reserveBuckets } from '../store/limits.sql.ts';
+import type { Database } from '../db/database.ts';
 import { type BucketTable, bucketTable, type ItemClaim, itemColumns, retrying } from './columns.ts';
+import { type ReserveRow, reserveBuckets } from './limits.sql.ts';
 import type { BucketRule } from './rules.ts';
 
 /** One item that wants to run. Items with the same rules should carry the same array (`policyRules` gives it). */

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import type { Catalog, HostKey, Meter, Model, Policy, Strategy } from '../catalog/catalog.ts';
+import type { Catalog, HostKey, Meter, Model, Policy, Strategy } from '../model/catalog.ts';
 import { isGranted, readGrants } from '../routing/grants.ts';
 
 /** Whose bucket it is: the policy's (all its keys share it), or a host key's own, by its tier policy. */

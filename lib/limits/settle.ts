@@ -1,8 +1,8 @@
-import type { Meter } from '../catalog/catalog.ts';
-import type { Database, Db } from '../store/db.ts';
-import { chargeBuckets, deleteConcurrency, refundBuckets } from '../store/limits.sql.ts';
-import type { TokenCounts } from '../usage/event.ts';
+import type { Database, Db } from '../db/database.ts';
+import type { Meter } from '../model/catalog.ts';
+import type { TokenCounts } from '../model/usage-event.ts';
 import { bucketTable, type ItemClaim, itemColumns, retrying } from './columns.ts';
+import { chargeBuckets, deleteConcurrency, refundBuckets } from './limits.sql.ts';
 import type { BucketRule } from './rules.ts';
 
 /** The tokens of one recorded outcome and the rules that its item was reserved under. */

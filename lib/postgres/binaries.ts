@@ -3,7 +3,7 @@ import { chmod, cp, lstat, mkdtemp, readdir, readFile, rename, rm } from 'node:f
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
-import { ConfigError, reasonOf } from '../errors.ts';
+import { ConfigError, reasonOf } from '../base/errors.ts';
 import type { Account } from './account.ts';
 
 export interface Binaries {

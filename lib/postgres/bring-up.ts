@@ -2,9 +2,9 @@ import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import type pg from 'pg';
-import { sleep } from '../clock.ts';
-import { ConfigError } from '../errors.ts';
-import type { Log } from '../log.ts';
+import { sleep } from '../base/clock.ts';
+import { ConfigError } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
 import { becomeOwner, connectOwner } from './owner.ts';
 import {
   type PostmasterOptions,

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process';
 import { chmod, chown, mkdtemp, open, readFile, rename, rm, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ConfigError } from '../errors.ts';
+import { ConfigError } from '../base/errors.ts';
 import type { Account } from './account.ts';
 import type { Binaries } from './binaries.ts';
 import { clusterArgument } from './postmaster.ts';

@@ -1,8 +1,8 @@
 import pg from 'pg';
-import { sleep } from '../clock.ts';
-import { ConfigError } from '../errors.ts';
-import { ensureDatabase, ownerLockHolder, tryOwnerLock } from '../store/data-dir.sql.ts';
-import { type Db, sqlState } from '../store/db.ts';
+import { sleep } from '../base/clock.ts';
+import { ConfigError } from '../base/errors.ts';
+import { type Db, sqlState } from '../db/database.ts';
+import { ensureDatabase, ownerLockHolder, tryOwnerLock } from './owner.sql.ts';
 import { isAlive } from './postmaster.ts';
 
 const CANNOT_CONNECT_NOW = '57P03';

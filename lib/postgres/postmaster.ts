@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { constants, type FileHandle, open, readFile, readlink, realpath, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { sleep } from '../clock.ts';
+import { sleep } from '../base/clock.ts';
 import type { Account } from './account.ts';
 import { SETTINGS } from './settings.ts';
 

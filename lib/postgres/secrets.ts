@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { chmod, link, mkdir, open, readFile, rename, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
-import { uuidv7 } from '../clock.ts';
-import { ConfigError, reasonOf } from '../errors.ts';
+import { uuidv7 } from '../base/clock.ts';
+import { ConfigError, reasonOf } from '../base/errors.ts';
 
 /**
  * Makes the data dir with mode 0700, and takes the rights of others away from one that exists. Throws ConfigError when

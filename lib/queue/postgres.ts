@@ -1,9 +1,9 @@
 import pg from 'pg';
-import { sleep } from '../clock.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import type { Db } from '../store/db.ts';
-import { notifyWake } from '../store/wake.sql.ts';
+import { sleep } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Db } from '../db/database.ts';
+import { notifyWake } from './postgres.sql.ts';
 import type { Wake, WakeQueue } from './queue.ts';
 
 const CHANNELS = { wake: 'relay_wake', catalog: 'relay_catalog', breakers: 'relay_breakers' } as const;

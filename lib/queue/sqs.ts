@@ -8,9 +8,9 @@ import {
   type SQSClientConfig,
 } from '@aws-sdk/client-sqs';
 import type { SQSBatchResponse, SQSEvent, SQSRecord } from 'aws-lambda';
-import { sleep } from '../clock.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
+import { sleep } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
 import { type WakeQueue, wakeBody } from './queue.ts';
 
 export interface SqsOptions {

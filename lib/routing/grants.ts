@@ -1,4 +1,4 @@
-import type { Model, Policy } from '../catalog/catalog.ts';
+import type { Model, Policy } from '../model/catalog.ts';
 import { slug } from './slug.ts';
 
 /** A grant entry by segment, as slugs; null is the wildcard that a missing segment stands for. */

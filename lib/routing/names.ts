@@ -1,4 +1,4 @@
-import type { Catalog, Model } from '../catalog/catalog.ts';
+import type { Catalog, Model } from '../model/catalog.ts';
 import { cutSlug, wholeSlug, wildcardSlugs } from './slug.ts';
 
 /** How a requested name found its model; goes into usage events as `resolved_via`. */

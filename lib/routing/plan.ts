@@ -1,5 +1,5 @@
-import type { Adapter, Binding, Catalog, Host, HostKey, Model, Policy, Shape } from '../catalog/catalog.ts';
-import { cutText } from '../errors.ts';
+import { cutText } from '../base/errors.ts';
+import type { Adapter, Binding, Catalog, Host, HostKey, Model, Policy, Shape } from '../model/catalog.ts';
 import { type Grants, isAllowedByTier, isGranted, readGrants } from './grants.ts';
 import { buildNames, MAX_NAME_LENGTH, type Names, type Resolved, type ResolvedVia, resolveName } from './names.ts';
 

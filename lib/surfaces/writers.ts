@@ -1,4 +1,4 @@
-import type { ResultsWriters } from '../batch/compact.ts';
+import type { ResultsWriters } from '../batch/results/compact.ts';
 import { writeMessageResults } from './anthropic/write-results.ts';
 import { writeOpenaiResults } from './openai/write-results.ts';
 

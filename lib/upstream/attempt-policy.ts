@@ -1,5 +1,5 @@
-import { cutText } from '../errors.ts';
-import type { ErrorKind } from '../usage/event.ts';
+import { cutText } from '../base/errors.ts';
+import type { ErrorKind } from '../model/usage-event.ts';
 import type { CallClass, CallResult } from './outcome.ts';
 
 /** "Next key?" of behaviour section 3. `unreachable` is no fault of a key: it goes on to the next binding. */

@@ -1,4 +1,4 @@
-import type { Host, HostKey } from '../catalog/catalog.ts';
+import type { Host, HostKey } from '../model/catalog.ts';
 import { anthropicTarget } from './adapters/anthropic.ts';
 import { openaiTarget } from './adapters/openai.ts';
 import { openaiEmbeddingsTarget } from './adapters/openai_embeddings.ts';

@@ -1,5 +1,5 @@
 import type { Dispatcher } from 'undici';
-import type { Clock } from '../clock.ts';
+import type { Clock } from '../base/clock.ts';
 import { type ByteBudget, LARGE_BYTES, type Receiver } from './budget.ts';
 import { classOfStatus, judgeBody } from './classify.ts';
 import type { Connection, Holder, OriginPool } from './connections.ts';

@@ -1,5 +1,5 @@
 import type { Dispatcher } from 'undici';
-import type { Clock } from '../clock.ts';
+import type { Clock } from '../base/clock.ts';
 import { createByteBudget, LARGE_BYTES } from './budget.ts';
 import { Call, type CallContext } from './call.ts';
 import { createOriginPool, type OriginPool } from './connections.ts';

@@ -1,4 +1,4 @@
-import type { Adapter } from '../catalog/catalog.ts';
+import type { Adapter } from '../model/catalog.ts';
 
 /**
  * What one upstream call came to. Classes follow behaviour section 3; the key pool decides on them whether another key

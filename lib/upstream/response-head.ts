@@ -1,4 +1,4 @@
-import { cutText } from '../errors.ts';
+import { cutText } from '../base/errors.ts';
 
 /** What the client needs of an answer's head; everything else stays unread. */
 export interface ResponseHead {

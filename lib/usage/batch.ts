@@ -1,7 +1,7 @@
-import type { Db } from '../store/db.ts';
-import { sumBatch } from '../store/usage.sql.ts';
+import type { Db } from '../db/database.ts';
 import type { JsonInteger } from './json-integer.ts';
 import { costOf, tokenMap } from './sums.ts';
+import { sumBatch } from './usage.sql.ts';
 
 /** Sums over a batch's usage events, as `GET /v1/batches/{id}?usage=true` shows them. */
 export interface BatchUsage {

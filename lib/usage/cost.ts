@@ -1,5 +1,5 @@
-import type { Pricing } from '../catalog/catalog.ts';
-import type { TokenCounts } from './event.ts';
+import type { Pricing } from '../model/catalog.ts';
+import type { TokenCounts } from '../model/usage-event.ts';
 import { type Line, type Price, tiersOf } from './rates.ts';
 
 /** What an item costs. */

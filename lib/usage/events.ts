@@ -1,9 +1,9 @@
-import { isUuid } from '../clock.ts';
-import type { Database } from '../store/db.ts';
-import { beginReport, type EventPosition, type EventRow, listEvents } from '../store/usage.sql.ts';
-import { TOKEN_PARTS } from './event.ts';
+import { isUuid } from '../base/clock.ts';
+import type { Database } from '../db/database.ts';
+import { TOKEN_PARTS } from '../model/usage-event.ts';
 import { jsonInteger } from './json-integer.ts';
 import { badValue, parseFilter, requestId, single, type UsageQuery, wholeNumber } from './query.ts';
+import { beginReport, type EventPosition, type EventRow, listEvents } from './usage.sql.ts';
 
 const DEFAULT_LIMIT = 100;
 const MAX_LIMIT = 10_000;

@@ -1,7 +1,13 @@
-import { ApiError } from '../errors.ts';
-import type { Database } from '../store/db.ts';
-import { beginReport } from '../store/usage.sql.ts';
-import { countDurations } from '../store/usage-durations.sql.ts';
+import { ApiError } from '../base/errors.ts';
+import type { Database } from '../db/database.ts';
+import { type Durations, durationsOf } from './durations.ts';
+import type { JsonInteger } from './json-integer.ts';
+import { parseSpan } from './moment.ts';
+import { percentiles } from './percentiles.ts';
+import { badValue, parseFilter, single, type UsageQuery } from './query.ts';
+import { costOf, tokenMap } from './sums.ts';
+import { beginReport } from './usage.sql.ts';
+import { countDurations } from './usage-durations.sql.ts';
 import {
   beginFigures,
   DIMENSIONS,
@@ -9,14 +15,8 @@ import {
   type FiguresRow,
   type GroupKey,
   sumFigures,
-} from '../store/usage-figures.sql.ts';
-import type { UsageFilter } from '../store/usage-filter.sql.ts';
-import { type Durations, durationsOf } from './durations.ts';
-import type { JsonInteger } from './json-integer.ts';
-import { parseSpan } from './moment.ts';
-import { percentiles } from './percentiles.ts';
-import { badValue, parseFilter, single, type UsageQuery } from './query.ts';
-import { costOf, tokenMap } from './sums.ts';
+} from './usage-figures.sql.ts';
+import type { UsageFilter } from './usage-filter.sql.ts';
 
 const MAX_BUCKETS = 5000;
 /** Of a period with too many events to take all durations along: up to so many that match are counted exactly. */

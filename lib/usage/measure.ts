@@ -1,9 +1,9 @@
 import type { Buffer } from 'node:buffer';
-import { cutText } from '../errors.ts';
+import { cutText } from '../base/errors.ts';
 import { keyIs, type Span, scanMembers } from '../json/members.ts';
 import { skipSpace, skipValue } from '../json/scan.ts';
+import type { TokenCounts } from '../model/usage-event.ts';
 import type { CallRequest } from '../upstream/outcome.ts';
-import type { TokenCounts } from './event.ts';
 import { tokensOf } from './tokens.ts';
 
 /** What an answer says of itself. */

@@ -1,7 +1,7 @@
-import { isUuid } from '../clock.ts';
-import { ApiError, cutText } from '../errors.ts';
-import type { UsageFilter } from '../store/usage-filter.sql.ts';
+import { isUuid } from '../base/clock.ts';
+import { ApiError, cutText } from '../base/errors.ts';
 import { parseMoment, parseSpan } from './moment.ts';
+import type { UsageFilter } from './usage-filter.sql.ts';
 
 /** Who asks, and with which query. `owner` limits the answer to that caller's own events; null sees all. */
 export interface UsageQuery {

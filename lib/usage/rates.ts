@@ -1,5 +1,5 @@
-import type { Pricing, Rate } from '../catalog/catalog.ts';
-import type { TokenPart } from './event.ts';
+import type { Pricing, Rate } from '../model/catalog.ts';
+import type { TokenPart } from '../model/usage-event.ts';
 
 /** One rate, ready to multiply: integers below 2^53. */
 export interface Price {

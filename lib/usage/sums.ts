@@ -1,6 +1,6 @@
-import type { TokenSums } from '../store/usage.sql.ts';
-import { TOKEN_PARTS } from './event.ts';
+import { TOKEN_PARTS } from '../model/usage-event.ts';
 import { type JsonInteger, jsonInteger } from './json-integer.ts';
+import type { TokenSums } from './usage.sql.ts';
 
 /** Token sums by part, zeros left out. */
 export function tokenMap(row: Readonly<TokenSums>): Record<string, JsonInteger> {

@@ -1,5 +1,5 @@
+import { TOKEN_PARTS, type TokenCounts, type TokenPart } from '../model/usage-event.ts';
 import type { CallRequest } from '../upstream/outcome.ts';
-import { TOKEN_PARTS, type TokenCounts, type TokenPart } from './event.ts';
 
 type Fields = Readonly<Record<string, unknown>>;
 

@@ -1,7 +1,7 @@
-import type { ClaimedItem } from '../batch/batch.ts';
-import type { Clock } from '../clock.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
+import type { Clock } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import type { Holdings } from './holdings.ts';
 

@@ -1,7 +1,7 @@
-import type { BatchContext, ClaimedItem } from '../batch/batch.ts';
-import { sleep } from '../clock.ts';
-import { claimItems, readContexts, readOpenWork, releaseUnheld } from '../store/claim.sql.ts';
-import type { Db } from '../store/db.ts';
+import { sleep } from '../base/clock.ts';
+import type { Db } from '../db/database.ts';
+import type { BatchContext, ClaimedItem } from '../model/batch.ts';
+import { claimItems, readContexts, readOpenWork, releaseUnheld } from './claim.sql.ts';
 import { planClaim } from './fair.ts';
 
 const MAX_CONTEXTS = 10_000;

@@ -1,13 +1,13 @@
 import { crc32 } from 'node:zlib';
-import type { ClaimedItem } from '../batch/batch.ts';
-import { type Clock, sleep, uuidv7 } from '../clock.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import { commitOutcomes, type OutcomeRow, type RouteRow, routeId } from '../store/commit.sql.ts';
-import { type Db, isDataError } from '../store/db.ts';
-import { type PayloadStore, StorageFull } from '../store/payloads.ts';
-import type { RouteFacts } from '../usage/event.ts';
-import { type Outcome, unsentFacts } from './outcome.ts';
+import { type Clock, sleep, uuidv7 } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { type Db, isDataError } from '../db/database.ts';
+import type { ClaimedItem } from '../model/batch.ts';
+import type { RouteFacts } from '../model/usage-event.ts';
+import { type PayloadStore, StorageFull } from '../payloads/payload-store.ts';
+import { commitOutcomes, type OutcomeRow, type RouteRow, routeId } from './commit.sql.ts';
+import { type Outcome, unsentFacts } from './item/outcome.ts';
 
 export type Final = Extract<Outcome, { kind: 'final' }>;
 export interface FinalItem {

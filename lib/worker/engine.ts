@@ -1,13 +1,13 @@
-import type { ClaimedItem } from '../batch/batch.ts';
-import type { Clock } from '../clock.ts';
-import type { Log } from '../log.ts';
+import type { Clock } from '../base/clock.ts';
+import type { Log } from '../base/log.ts';
+import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import { createClaimLoop } from './claim-loop.ts';
 import type { FinalItem, GroupCommit } from './commit.ts';
 import { createHoldings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
+import type { Outcome } from './item/outcome.ts';
 import type { Loaded } from './load.ts';
-import type { Outcome } from './outcome.ts';
 import type { Waiting } from './ready.ts';
 import type { Releases } from './releases.ts';
 import { createSlots, type Executor } from './slots.ts';

@@ -1,4 +1,4 @@
-import type { OpenBatch } from '../store/claim.sql.ts';
+import type { OpenBatch } from './claim.sql.ts';
 
 /** How many fresh items (`counts`) and how many released ones (`due`) to claim of each batch. */
 export interface ClaimPlan {

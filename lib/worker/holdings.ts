@@ -1,4 +1,4 @@
-import type { ClaimedItem } from '../batch/batch.ts';
+import type { ClaimedItem } from '../model/batch.ts';
 
 /** What one worker holds: items that are claimed and not yet recorded, and which of their batches were cancelled. */
 export interface Holdings {

@@ -1,9 +1,9 @@
-import type { ClaimedItem } from '../batch/batch.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { ClaimedItem } from '../model/batch.ts';
 import type { Holdings } from './holdings.ts';
+import { cancelled, type Outcome, released } from './item/outcome.ts';
 import type { Loaded } from './load.ts';
-import { cancelled, type Outcome, released } from './outcome.ts';
 import type { Waiting } from './ready.ts';
 
 /** Items and bytes that are read and prepared in one go. */

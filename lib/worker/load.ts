@@ -1,6 +1,6 @@
 import { crc32 } from 'node:zlib';
-import type { ClaimedItem } from '../batch/batch.ts';
-import { PayloadNotFound, type PayloadStore } from '../store/payloads.ts';
+import type { ClaimedItem } from '../model/batch.ts';
+import { PayloadNotFound, type PayloadStore } from '../payloads/payload-store.ts';
 
 /** Two spans closer than this are read together: a read costs more than the bytes between them. */
 const GAP = 64 * 1024;

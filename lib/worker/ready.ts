@@ -1,4 +1,4 @@
-import type { ClaimedItem } from '../batch/batch.ts';
+import type { ClaimedItem } from '../model/batch.ts';
 
 /** Anything that waits for a slot on behalf of an item. */
 export interface Waiting {

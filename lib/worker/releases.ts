@@ -1,10 +1,10 @@
-import type { ClaimedItem } from '../batch/batch.ts';
-import { sleep } from '../clock.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
-import type { Db } from '../store/db.ts';
-import { releaseItems } from '../store/release.sql.ts';
-import type { Outcome } from './outcome.ts';
+import { sleep } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { Db } from '../db/database.ts';
+import type { ClaimedItem } from '../model/batch.ts';
+import type { Outcome } from './item/outcome.ts';
+import { releaseItems } from './release.sql.ts';
 
 type Released = Extract<Outcome, { kind: 'released' }>;
 

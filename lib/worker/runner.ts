@@ -1,8 +1,8 @@
 import type { ItemRunner } from './engine.ts';
-import type { Outcome } from './outcome.ts';
-import { type PrepareDeps, prepareItems, reserveEach } from './prepare.ts';
-import type { Ready } from './prepared.ts';
-import { abandonItems, type RunDeps, runItem } from './run.ts';
+import type { Outcome } from './item/outcome.ts';
+import { type PrepareDeps, prepareItems, reserveEach } from './item/prepare.ts';
+import type { Ready } from './item/prepared.ts';
+import { abandonItems, type RunDeps, runItem } from './item/run.ts';
 
 /** Prepares and runs items: the engine's view of `prepare.ts` and `run.ts`. */
 export function createItemRunner(deps: PrepareDeps & Omit<RunDeps, 'reserveNow'>): ItemRunner<Ready> {

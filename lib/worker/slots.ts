@@ -1,9 +1,9 @@
-import type { ClaimedItem } from '../batch/batch.ts';
-import type { Clock } from '../clock.ts';
-import { reasonOf } from '../errors.ts';
-import type { Log } from '../log.ts';
+import type { Clock } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import type { ClaimedItem } from '../model/batch.ts';
 import type { Holdings } from './holdings.ts';
-import { cancelled, type Outcome, refused, released } from './outcome.ts';
+import { cancelled, type Outcome, refused, released } from './item/outcome.ts';
 import { createReadyQueue, type Waiting } from './ready.ts';
 
 /** An item that got no slot for this long goes back: the upstream has become slow, and another replica may be idle. */

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments, stringify } from 'yaml';
-import { loadConfig } from '../../lib/config.ts';
+import { loadConfig } from '../../lib/app/config.ts';
 import { definitions, render } from './support/go-template.ts';
 
 const CHART = join(import.meta.dirname, '../../infra/helm/relay-batch');

@@ -3,7 +3,7 @@ import { readFile, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
-import { ENVIRONMENT, loadConfig } from '../../lib/config.ts';
+import { ENVIRONMENT, loadConfig } from '../../lib/app/config.ts';
 import { parseDockerfile } from './support/dockerfile.ts';
 
 const FILE = join(import.meta.dirname, '../../infra/compose.yml');

@@ -1,7 +1,7 @@
 import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { type Database, type Db, isConnectionError } from '../../lib/store/db.ts';
+import { type Database, type Db, isConnectionError } from '../../lib/db/database.ts';
 import { eventually, sql } from './support/calls.ts';
 import { anthropicEnd, openaiEnd, uuidOf } from './support/clients.ts';
 import { startPostgres } from './support/postgres-server.ts';

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { createS3Store } from '../../lib/store/s3.ts';
+import { createS3Store } from '../../lib/payloads/s3-store.ts';
 import { createBucket, startFaux, TEST_CLIENT } from '../support/aws.ts';
 import { createMessageBatchesApi, type MessageBatchesApi, type MessageOutcome } from '../support/message-batches.ts';
 import { type Answer, WAYS } from '../support/native-api.ts';

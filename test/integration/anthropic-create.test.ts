@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { crc32 } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
-import { claimItems } from '../../lib/store/claim.sql.ts';
+import { claimItems } from '../../lib/worker/claim.sql.ts';
 import { makeWorker } from '../support/batches.ts';
 import { createMessageBatchesApi, type MessageBatchesApi } from '../support/message-batches.ts';
 import { type Answer, WAYS } from '../support/native-api.ts';

@@ -4,8 +4,8 @@ import { authenticate } from '../../lib/auth/authenticate.ts';
 import { type KeyControlDeps, revokeKey, rotateKey } from '../../lib/auth/control-keys.ts';
 import { generateKey, hashKey } from '../../lib/auth/keys.ts';
 import { recheckCredential } from '../../lib/auth/recheck.ts';
+import { readCatalogVersion } from '../../lib/catalog/catalog-state.sql.ts';
 import { loadCatalog } from '../../lib/catalog/load.ts';
-import { readCatalogVersion } from '../../lib/store/catalog_state.sql.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
 let database: TestDatabase;

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { KINDS, PLURALS } from '../../lib/catalog/kinds.ts';
+import { KINDS, PLURALS } from '../../lib/catalog/documents/kinds.ts';
 import { type Answer, type ControlServer, startControl } from '../support/catalog/control-server.ts';
 
 let control: ControlServer;

@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
+import { parseCatalog } from '../../lib/catalog/documents/yaml.ts';
 import { createSecretBox } from '../../lib/catalog/secrets.ts';
-import { parseCatalog } from '../../lib/catalog/yaml.ts';
 import { type ControlServer, startControl } from '../support/catalog/control-server.ts';
 
 const FULL = readFileSync(new URL('../support/catalog/full.yaml', import.meta.url), 'utf8');

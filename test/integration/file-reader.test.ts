@@ -4,10 +4,10 @@ import { mkdir, mkdtemp, open, rm, truncate, unlink, writeFile } from 'node:fs/p
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { createFileReader, type FileReader } from '../../lib/store/file-reader.ts';
-import { createFileStore } from '../../lib/store/files.ts';
-import { type ManyRead, type PayloadRef, payloadKey, type RangeRead } from '../../lib/store/payloads.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { createFileReader, type FileReader } from '../../lib/payloads/file-reader.ts';
+import { createFileStore } from '../../lib/payloads/file-store.ts';
+import { type ManyRead, type PayloadRef, payloadKey, type RangeRead } from '../../lib/payloads/payload-store.ts';
 
 const ENDING = new URL('../support/ending-reader.mjs', import.meta.url);
 const BYTES = 3000;
@@ -158,7 +158,7 @@ test('a closed store reads no more by its thread, but one by one', async () => {
 
 test('keeps no process alive that waits for nothing', () => {
   const program = `
-    import { createFileReader } from '${new URL('../../lib/store/file-reader.ts', import.meta.url).href}';
+    import { createFileReader } from '${new URL('../../lib/payloads/file-reader.ts', import.meta.url).href}';
     const reader = createFileReader('/nowhere');
     const reads = [{ ref: { kind: 'segment', id: '${uuidv7()}' }, offset: 0, length: 1 }];
     let given = null;

@@ -1,13 +1,13 @@
 import { randomBytes } from 'node:crypto';
 import { get } from 'node:http';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { uuidv7, uuidv7Time } from '../../lib/clock.ts';
-import { type Database, sqlState } from '../../lib/store/db.ts';
-import { createS3Store } from '../../lib/store/s3.ts';
-import { type FileRow, holdFile, insertFile } from '../../lib/store/stored-files.sql.ts';
+import { uuidv7, uuidv7Time } from '../../lib/base/clock.ts';
+import { type Database, sqlState } from '../../lib/db/database.ts';
+import { createS3Store } from '../../lib/payloads/s3-store.ts';
 import { fileIdOf, uuidOfFileId } from '../../lib/surfaces/files/file-id.ts';
 import { purgeExpiredFiles } from '../../lib/surfaces/files/purge-files.ts';
-import { deleteOrphans } from '../../lib/worker/orphans.ts';
+import { type FileRow, holdFile, insertFile } from '../../lib/surfaces/files/stored-files.sql.ts';
+import { deleteOrphans } from '../../lib/worker/sweep/orphans.ts';
 import { createBucket, startFaux, TEST_CLIENT } from '../support/aws.ts';
 import { createFilesApi, creation, type FilesApi } from '../support/files-api.ts';
 import { formOf } from '../support/files-form.ts';

@@ -4,15 +4,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { createFileStore } from '../../lib/store/files.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { createFileStore } from '../../lib/payloads/file-store.ts';
 import {
   PayloadNotFound,
   type PayloadRef,
   type PayloadStore,
   payloadKey,
   StorageFull,
-} from '../../lib/store/payloads.ts';
+} from '../../lib/payloads/payload-store.ts';
 
 let root: string;
 let store: PayloadStore;

@@ -4,7 +4,7 @@ import { connect, type Socket } from 'node:net';
 import { PassThrough } from 'node:stream';
 import { pino } from 'pino';
 import { afterEach, expect, test } from 'vitest';
-import { ApiError } from '../../lib/errors.ts';
+import { ApiError } from '../../lib/base/errors.ts';
 import { type ApiHandler, type ApiResult, bodyOf } from '../../lib/http/event.ts';
 import { type HttpServer, type SeenRequest, serve } from '../../lib/http/node.ts';
 import { json } from '../../lib/http/render.ts';

@@ -1,9 +1,9 @@
-import type { Catalog, HostKey, KeySelection } from '../../lib/catalog/catalog.ts';
-import { type Clock, systemClock } from '../../lib/clock.ts';
+import { type Clock, systemClock } from '../../lib/base/clock.ts';
+import { createLog } from '../../lib/base/log.ts';
+import type { Db, Statement } from '../../lib/db/database.ts';
 import { createKeyPool, type KeyPool } from '../../lib/keypool/pool.ts';
-import { createLog } from '../../lib/log.ts';
+import type { Catalog, HostKey, KeySelection } from '../../lib/model/catalog.ts';
 import { planRoute, type RoutePlan, routesOf } from '../../lib/routing/plan.ts';
-import type { Db, Statement } from '../../lib/store/db.ts';
 import type { CallClass } from '../../lib/upstream/outcome.ts';
 import { catalogOf } from '../unit/routing-catalog.ts';
 

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
 import { reserve } from '../../lib/limits/reserve.ts';
 import type { BucketRule } from '../../lib/limits/rules.ts';
 import { charge, refund } from '../../lib/limits/settle.ts';

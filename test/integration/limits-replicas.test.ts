@@ -1,13 +1,13 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { Meter, Strategy } from '../../lib/catalog/catalog.ts';
-import { uuidv7 } from '../../lib/clock.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { createDb, type Database } from '../../lib/db/database.ts';
+import { countConcurrency } from '../../lib/limits/limits.sql.ts';
 import { purgeLimits } from '../../lib/limits/purge.ts';
 import { reserve } from '../../lib/limits/reserve.ts';
 import type { BucketRule } from '../../lib/limits/rules.ts';
 import { charge, refund, releaseConcurrency } from '../../lib/limits/settle.ts';
-import { createLog } from '../../lib/log.ts';
-import { createDb, type Database } from '../../lib/store/db.ts';
-import { countConcurrency } from '../../lib/store/limits.sql.ts';
+import type { Meter, Strategy } from '../../lib/model/catalog.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
 // Aligned to 2001 and 2033: no test stands on a boundary.

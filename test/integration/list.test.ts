@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { compactBatch } from '../../lib/batch/compact.ts';
-import { PayloadNotFound } from '../../lib/store/payloads.ts';
+import { compactBatch } from '../../lib/batch/results/compact.ts';
+import { PayloadNotFound } from '../../lib/payloads/payload-store.ts';
 import { createNativeApi, type NativeApi, WAYS } from '../support/native-api.ts';
 import { finish } from '../support/outcomes.ts';
 

@@ -2,9 +2,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { createLog } from '../../lib/log.ts';
-import { expectedVersion, isSchemaCurrent, migrate } from '../../lib/store/migrate.ts';
-import { schemaVersion } from '../../lib/store/schema-migrations.sql.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { expectedVersion, isSchemaCurrent, migrate } from '../../lib/db/migrate.ts';
+import { schemaVersion } from '../../lib/db/schema-migrations.sql.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
 const log = createLog('silent');

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { deleteExpiredOpenaiBatches } from '../../lib/store/openai-batches.sql.ts';
+import { deleteExpiredOpenaiBatches } from '../../lib/surfaces/openai/openai-batches.sql.ts';
 import { WAYS } from '../support/native-api.ts';
 import { createOpenaiApi, type Ending, type OpenaiApi, ownerOf, uuidOf } from '../support/openai-api.ts';
 

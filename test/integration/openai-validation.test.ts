@@ -1,15 +1,15 @@
 import { Buffer } from 'node:buffer';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
-import type { Database } from '../../lib/store/db.ts';
+import type { Database } from '../../lib/db/database.ts';
+import { uuidOfFileId } from '../../lib/surfaces/files/file-id.ts';
+import { deleteFile } from '../../lib/surfaces/files/stored-files.sql.ts';
 import {
   claimValidation,
   endValidation,
   renewValidation,
   startOpenaiBatch,
-} from '../../lib/store/openai-validation.sql.ts';
-import { deleteFile } from '../../lib/store/stored-files.sql.ts';
-import { uuidOfFileId } from '../../lib/surfaces/files/file-id.ts';
-import { createValidator } from '../../lib/surfaces/openai/validator.ts';
+} from '../../lib/surfaces/openai/validation/validation.sql.ts';
+import { createValidator } from '../../lib/surfaces/openai/validation/validator.ts';
 import { WAYS } from '../support/native-api.ts';
 import { createOpenaiApi, type OpenaiApi, ownerOf, uuidOf } from '../support/openai-api.ts';
 

@@ -3,10 +3,10 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { createFileStore } from '../../lib/store/files.ts';
-import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../lib/store/payloads.ts';
-import { createS3Store } from '../../lib/store/s3.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { createFileStore } from '../../lib/payloads/file-store.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../lib/payloads/payload-store.ts';
+import { createS3Store } from '../../lib/payloads/s3-store.ts';
 import { type AwsServer, createBucket, hasMoto, startFaux, startMoto, TEST_CLIENT } from '../support/aws.ts';
 import { hasDocker, LOCALSTACK_HOOK_MS, startLocalStack } from '../support/localstack.ts';
 

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest';
-import { createLog } from '../../lib/log.ts';
-import { createDb } from '../../lib/store/db.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { createDb } from '../../lib/db/database.ts';
 import { type PgBouncer, pgBouncerVersion, startPgBouncer } from '../support/pgbouncer.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 import { type Service, startService } from '../support/service.ts';

@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { createListener, createPostgresQueue, type Listener } from '../../lib/queue/postgres.ts';
 import type { Wake } from '../../lib/queue/queue.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { compactBatch } from '../../lib/batch/compact.ts';
-import type { PayloadStore } from '../../lib/store/payloads.ts';
-import { createS3Store } from '../../lib/store/s3.ts';
+import { compactBatch } from '../../lib/batch/results/compact.ts';
+import type { PayloadStore } from '../../lib/payloads/payload-store.ts';
+import { createS3Store } from '../../lib/payloads/s3-store.ts';
 import { type AwsServer, createBucket, startFaux, TEST_CLIENT } from '../support/aws.ts';
 import { type Fault, type FaultProxy, startFaultProxy } from '../support/fault-proxy.ts';
 import { createNativeApi, type NativeApi, WAYS } from '../support/native-api.ts';

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { compactBatch } from '../../lib/batch/compact.ts';
-import type { ManyRead, PayloadRef } from '../../lib/store/payloads.ts';
+import { compactBatch } from '../../lib/batch/results/compact.ts';
+import type { ManyRead, PayloadRef } from '../../lib/payloads/payload-store.ts';
 import { createNativeApi, type NativeApi } from '../support/native-api.ts';
 import { finish } from '../support/outcomes.ts';
 import { plaintextOf } from '../unit/auth-catalog.ts';

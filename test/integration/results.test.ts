@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { compactBatch } from '../../lib/batch/compact.ts';
-import { renderResults } from '../../lib/batch/results.ts';
-import { findBatch } from '../../lib/store/batches.sql.ts';
-import { PayloadNotFound, type PayloadRef } from '../../lib/store/payloads.ts';
+import { findBatch } from '../../lib/batch/batches.sql.ts';
+import { compactBatch } from '../../lib/batch/results/compact.ts';
+import { renderResults } from '../../lib/batch/results/results.ts';
+import { PayloadNotFound, type PayloadRef } from '../../lib/payloads/payload-store.ts';
 import { createNativeApi, type NativeApi, WAYS } from '../support/native-api.ts';
 import { finish, type Outcome } from '../support/outcomes.ts';
 

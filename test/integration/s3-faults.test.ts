@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { ConfigError } from '../../lib/errors.ts';
-import { type PayloadRef, type PayloadStore, StorageFull } from '../../lib/store/payloads.ts';
-import { createS3Store } from '../../lib/store/s3.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
+import { type PayloadRef, type PayloadStore, StorageFull } from '../../lib/payloads/payload-store.ts';
+import { createS3Store } from '../../lib/payloads/s3-store.ts';
 import { type AwsServer, createBucket, startFaux, TEST_CLIENT } from '../support/aws.ts';
 import { type FaultProxy, startFaultProxy } from '../support/fault-proxy.ts';
 

@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { startServer } from '../../bin/serve.ts';
-import { loadConfig } from '../../lib/config.ts';
-import { ConfigError } from '../../lib/errors.ts';
-import { createLog } from '../../lib/log.ts';
+import { loadConfig } from '../../lib/app/config.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { createTestDatabase } from '../support/postgres.ts';
 
 test.each(['RELAY_PORT', 'RELAY_CONTROL_PORT'])(

@@ -8,7 +8,7 @@ import {
 } from '@aws-sdk/client-sqs';
 import type { SQSEvent } from 'aws-lambda';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { parseWake } from '../../lib/queue/queue.ts';
 import { createSqsPoller, createSqsQueue, type SqsOptions, type SqsQueue } from '../../lib/queue/sqs.ts';
 import { type AwsServer, hasMoto, startFaux, startMoto, TEST_CLIENT } from '../support/aws.ts';

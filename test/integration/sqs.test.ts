@@ -2,7 +2,7 @@ import { ReceiveMessageCommand, SQSClient } from '@aws-sdk/client-sqs';
 import type { SQSEvent } from 'aws-lambda';
 import type { FauxqsServer } from 'fauxqs';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { parseWake } from '../../lib/queue/queue.ts';
 import { createSqsPoller, createSqsQueue, type SqsOptions, type SqsPollerOptions } from '../../lib/queue/sqs.ts';
 import { startFaux, TEST_CLIENT } from '../support/aws.ts';

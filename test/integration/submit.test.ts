@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { isUuid, uuidv7Time } from '../../lib/clock.ts';
-import type { Database } from '../../lib/store/db.ts';
-import { StorageFull } from '../../lib/store/payloads.ts';
+import { isUuid, uuidv7Time } from '../../lib/base/clock.ts';
+import type { Database } from '../../lib/db/database.ts';
+import { StorageFull } from '../../lib/payloads/payload-store.ts';
 import { createNativeApi, type NativeApi, WAYS } from '../support/native-api.ts';
 
 const LIMIT = 64 * 1024;

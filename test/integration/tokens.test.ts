@@ -11,14 +11,14 @@ import {
   resealSigningKeys,
   rotateSigningKeys,
 } from '../../lib/auth/signing-keys.ts';
+import { purgeExpiredTokens, readRevokedTokens, readSigningKeys } from '../../lib/auth/tokens.sql.ts';
 import { issueToken, revokeToken, revokeUserTokens } from '../../lib/auth/tokens.ts';
 import { createTokenVerifier } from '../../lib/auth/verify-token.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { readCatalogVersion } from '../../lib/catalog/catalog-state.sql.ts';
 import { loadCatalog } from '../../lib/catalog/load.ts';
 import { createSecretBox } from '../../lib/catalog/secrets.ts';
-import { createLog } from '../../lib/log.ts';
-import { readCatalogVersion } from '../../lib/store/catalog_state.sql.ts';
-import type { Db } from '../../lib/store/db.ts';
-import { purgeExpiredTokens, readRevokedTokens, readSigningKeys } from '../../lib/store/tokens.sql.ts';
+import type { Db } from '../../lib/db/database.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
 const log = createLog('silent');

@@ -2,10 +2,10 @@ import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { createS3Store } from '../../lib/store/s3.ts';
-import { purgeUploads } from '../../lib/store/uploads.sql.ts';
-import { deleteOrphans } from '../../lib/worker/orphans.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { purgeUploads } from '../../lib/batch/submit/uploads.sql.ts';
+import { createS3Store } from '../../lib/payloads/s3-store.ts';
+import { deleteOrphans } from '../../lib/worker/sweep/orphans.ts';
 import { createBucket, startFaux, TEST_CLIENT } from '../support/aws.ts';
 import { type Answer, createNativeApi, type NativeApi, WAYS } from '../support/native-api.ts';
 

@@ -1,9 +1,9 @@
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { createLog } from '../../lib/base/log.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { loadCatalog } from '../../lib/catalog/load.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
-import { createLog } from '../../lib/log.ts';
 import { price } from '../../lib/usage/cost.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 

@@ -1,11 +1,11 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { beginReport } from '../../lib/store/usage.sql.ts';
-import { beginFigures, DIMENSIONS, type Dimension, sumFigures } from '../../lib/store/usage-figures.sql.ts';
-import { TOKEN_PARTS } from '../../lib/usage/event.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { TOKEN_PARTS } from '../../lib/model/usage-event.ts';
 import { usageSummary, usageTimeseries } from '../../lib/usage/figures.ts';
 import { parseFilter } from '../../lib/usage/query.ts';
+import { beginReport } from '../../lib/usage/usage.sql.ts';
+import { beginFigures, DIMENSIONS, type Dimension, sumFigures } from '../../lib/usage/usage-figures.sql.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 import { type AttributionFixture, type EventFixture, insertEvents, insertOwner } from '../support/usage-events.ts';
 

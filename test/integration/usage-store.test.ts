@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { insertBatch } from '../../lib/store/batches.sql.ts';
-import { maintainUsagePartitions } from '../../lib/store/sweep.sql.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { insertBatch } from '../../lib/batch/batches.sql.ts';
+import { maintainUsagePartitions } from '../../lib/worker/sweep/sweep.sql.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 import { insertEvents, insertOwner } from '../support/usage-events.ts';
 

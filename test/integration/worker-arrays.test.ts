@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { int4, plainArray, sparseArray, sparseTextArray, textArray } from '../../lib/store/arrays.ts';
+import { int4, plainArray, sparseArray, sparseTextArray, textArray } from '../../lib/db/arrays.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
 let database: TestDatabase;

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { claimItems, readOpenWork, releaseUnheld } from '../../lib/store/claim.sql.ts';
-import { type lockSilentWorkers, rescueItems } from '../../lib/store/lease.sql.ts';
-import { releaseItems } from '../../lib/store/release.sql.ts';
+import { claimItems, readOpenWork, releaseUnheld } from '../../lib/worker/claim.sql.ts';
 import { planClaim } from '../../lib/worker/fair.ts';
+import { type lockSilentWorkers, rescueItems } from '../../lib/worker/lease/lease.sql.ts';
+import { releaseItems } from '../../lib/worker/release.sql.ts';
 import { claim, makeBatch, makeWorker, openWork } from '../support/batches.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 

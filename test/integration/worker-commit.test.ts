@@ -1,12 +1,12 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
-import { cancelBatchRow } from '../../lib/store/cancel.sql.ts';
-import { commitOutcomes, type OutcomeRow, routeId } from '../../lib/store/commit.sql.ts';
-import type { Db } from '../../lib/store/db.ts';
-import { lockFormerWorkers, lockSilentWorkers, rescueItems } from '../../lib/store/lease.sql.ts';
-import { type ReleaseRow, releaseItems } from '../../lib/store/release.sql.ts';
-import { expireItems } from '../../lib/store/sweep.sql.ts';
-import { NO_ROUTE } from '../../lib/worker/outcome.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { cancelBatchRow } from '../../lib/batch/cancel.sql.ts';
+import type { Db } from '../../lib/db/database.ts';
+import { commitOutcomes, type OutcomeRow, routeId } from '../../lib/worker/commit.sql.ts';
+import { NO_ROUTE } from '../../lib/worker/item/outcome.ts';
+import { lockFormerWorkers, lockSilentWorkers, rescueItems } from '../../lib/worker/lease/lease.sql.ts';
+import { type ReleaseRow, releaseItems } from '../../lib/worker/release.sql.ts';
+import { expireItems } from '../../lib/worker/sweep/sweep.sql.ts';
 import { claim, makeBatch, makeWorker, success } from '../support/batches.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 

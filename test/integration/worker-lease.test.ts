@@ -1,9 +1,9 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
-import { type Clock, systemClock } from '../../lib/clock.ts';
-import { createLog } from '../../lib/log.ts';
-import type { Db } from '../../lib/store/db.ts';
-import type { Beat } from '../../lib/store/lease.sql.ts';
-import { createLease, type Lease } from '../../lib/worker/lease.ts';
+import { type Clock, systemClock } from '../../lib/base/clock.ts';
+import { createLog } from '../../lib/base/log.ts';
+import type { Db } from '../../lib/db/database.ts';
+import type { Beat } from '../../lib/worker/lease/lease.sql.ts';
+import { createLease, type Lease } from '../../lib/worker/lease/lease.ts';
 import { makeBatch } from '../support/batches.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 

@@ -4,12 +4,12 @@ import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import type { BatchContext, ClaimedItem } from '../../lib/batch/batch.ts';
-import { uuidv7 } from '../../lib/clock.ts';
-import { createFileStore } from '../../lib/store/files.ts';
-import { type PayloadStore, payloadKey } from '../../lib/store/payloads.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import type { BatchContext, ClaimedItem } from '../../lib/model/batch.ts';
+import { createFileStore } from '../../lib/payloads/file-store.ts';
+import { type PayloadStore, payloadKey } from '../../lib/payloads/payload-store.ts';
+import { prepareItems } from '../../lib/worker/item/prepare.ts';
 import { loadBodies } from '../../lib/worker/load.ts';
-import { prepareItems } from '../../lib/worker/prepare.ts';
 
 let root: string;
 let store: PayloadStore;

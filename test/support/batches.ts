@@ -1,11 +1,11 @@
-import { uuidv7 } from '../../lib/clock.ts';
-import { insertBatch } from '../../lib/store/batches.sql.ts';
-import { type ClaimedRow, claimItems, readOpenWork } from '../../lib/store/claim.sql.ts';
-import type { OutcomeRow } from '../../lib/store/commit.sql.ts';
-import type { Database, Db } from '../../lib/store/db.ts';
-import { insertItems } from '../../lib/store/items.sql.ts';
-import { insertWorker } from '../../lib/store/lease.sql.ts';
-import { NO_ROUTE } from '../../lib/worker/outcome.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import { insertBatch } from '../../lib/batch/batches.sql.ts';
+import { insertItems } from '../../lib/batch/submit/items.sql.ts';
+import type { Database, Db } from '../../lib/db/database.ts';
+import { type ClaimedRow, claimItems, readOpenWork } from '../../lib/worker/claim.sql.ts';
+import type { OutcomeRow } from '../../lib/worker/commit.sql.ts';
+import { NO_ROUTE } from '../../lib/worker/item/outcome.ts';
+import { insertWorker } from '../../lib/worker/lease/lease.sql.ts';
 
 export interface BatchOptions {
   owner?: string;

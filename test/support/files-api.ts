@@ -1,7 +1,7 @@
 import { filesHandlers } from '../../handlers/files.ts';
 import { type SeenRequest, serve } from '../../lib/http/node.ts';
 import { type BoundRoute, bindRoutes, createMatcher, FILES_ROUTES } from '../../lib/http/routes.ts';
-import type { PayloadKind, PayloadStore } from '../../lib/store/payloads.ts';
+import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { BOUNDARY } from './files-form.ts';
 import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
 

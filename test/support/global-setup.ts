@@ -4,9 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import type { TestProject } from 'vitest/node';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { migrate } from '../../lib/db/migrate.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
-import { migrate } from '../../lib/store/migrate.ts';
 import { startPgBouncer } from './pgbouncer.ts';
 
 declare module 'vitest' {

@@ -13,9 +13,10 @@ import { sweep } from '../../handlers/sweep.ts';
 import { upload } from '../../handlers/upload.ts';
 import { usageRoutes } from '../../handlers/usage.ts';
 import { worker } from '../../handlers/worker.ts';
-import type { LambdaApp } from '../../lib/app-lambda.ts';
+import type { LambdaApp } from '../../lib/app/lambda.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
+import type { Database } from '../../lib/db/database.ts';
 import type { ApiEvent, ApiHandler, ApiResult } from '../../lib/http/event.ts';
 import {
   type BoundRoute,
@@ -27,7 +28,6 @@ import {
   prefixed,
   type Route,
 } from '../../lib/http/routes.ts';
-import type { Database } from '../../lib/store/db.ts';
 import { createBucket, startFaux, TEST_AWS_ENV, TEST_CLIENT } from './aws.ts';
 import { type Guard, startGuard } from './iam.ts';
 import { type Answer, asEvent, type Call } from './native-api.ts';

@@ -1,12 +1,12 @@
 import type { MessageBatchesApp } from '../../handlers/anthropic.ts';
 import { messageBatchRoutes } from '../../handlers/inference.ts';
-import { compactBatch } from '../../lib/batch/compact.ts';
+import { compactBatch } from '../../lib/batch/results/compact.ts';
 import { type SeenRequest, serve } from '../../lib/http/node.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
-import type { PayloadKind, PayloadStore } from '../../lib/store/payloads.ts';
+import type { ErrorKind } from '../../lib/model/usage-event.ts';
+import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch-id.ts';
 import { writeMessageResults } from '../../lib/surfaces/anthropic/write-results.ts';
-import type { ErrorKind } from '../../lib/usage/event.ts';
 import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
 import { finish, type Outcome } from './outcomes.ts';
 

@@ -1,8 +1,8 @@
 import { crc32 } from 'node:zlib';
-import type { ItemState } from '../../lib/batch/batch.ts';
-import { uuidv7 } from '../../lib/clock.ts';
-import type { Database } from '../../lib/store/db.ts';
-import type { PayloadStore } from '../../lib/store/payloads.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
+import type { Database } from '../../lib/db/database.ts';
+import type { ItemState } from '../../lib/model/batch.ts';
+import type { PayloadStore } from '../../lib/payloads/payload-store.ts';
 
 export interface Outcome {
   idx: number;

@@ -1,4 +1,4 @@
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
 
 // The owner of a data dir as a process of its own, so that tests can kill it: `node owner-process.ts <dataDir>`. Prints

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';
 import { inject } from 'vitest';
-import { createLog } from '../../lib/log.ts';
-import { createDb, type Database } from '../../lib/store/db.ts';
+import { createLog } from '../../lib/base/log.ts';
+import { createDb, type Database } from '../../lib/db/database.ts';
 import type { PgBouncer } from './pgbouncer.ts';
 
 const OBJECT_IN_USE = '55006';

@@ -1,7 +1,7 @@
-import { routeId } from '../../lib/store/commit.sql.ts';
-import type { Db } from '../../lib/store/db.ts';
-import { TOKEN_PARTS, type TokenCounts } from '../../lib/usage/event.ts';
-import { NO_ROUTE } from '../../lib/worker/outcome.ts';
+import type { Db } from '../../lib/db/database.ts';
+import { TOKEN_PARTS, type TokenCounts } from '../../lib/model/usage-event.ts';
+import { routeId } from '../../lib/worker/commit.sql.ts';
+import { NO_ROUTE } from '../../lib/worker/item/outcome.ts';
 
 /** An event as a test inserts it; what is not given is absent, or that of an answered item. */
 export interface EventFixture {

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ApiError } from '../../lib/errors.ts';
+import { ApiError } from '../../lib/base/errors.ts';
 import {
   CREATE_LIMITS,
   type CreateBody,

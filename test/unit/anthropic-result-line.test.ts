@@ -1,7 +1,7 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { ItemOutcome } from '../../lib/batch/outcomes.ts';
+import type { ItemOutcome } from '../../lib/batch/results/outcomes.ts';
 import { onOneLine } from '../../lib/json/one-line.ts';
 import { resultLine, resultType } from '../../lib/surfaces/anthropic/result-line.ts';
 

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { authenticate, type Headers, type TokenClaims, type TokenVerifier } from '../../lib/auth/authenticate.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
-import type { Catalog } from '../../lib/catalog/catalog.ts';
-import { ApiError } from '../../lib/errors.ts';
+import { ApiError } from '../../lib/base/errors.ts';
+import type { Catalog } from '../../lib/model/catalog.ts';
 import { callers, NOW, plaintextOf } from './auth-catalog.ts';
 
 const JTI = '0192f0c1-2222-4222-8222-222222222222';

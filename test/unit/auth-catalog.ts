@@ -1,5 +1,5 @@
 import { hashKey } from '../../lib/auth/keys.ts';
-import type { Catalog, Policy, Project, RelayKey, ServiceAccount, Team, User } from '../../lib/catalog/catalog.ts';
+import type { Catalog, Policy, Project, RelayKey, ServiceAccount, Team, User } from '../../lib/model/catalog.ts';
 
 export const NOW = Date.UTC(2026, 10, 29, 12);
 

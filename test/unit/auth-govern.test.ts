@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { authenticate } from '../../lib/auth/authenticate.ts';
 import { attributionOf, governingPolicy } from '../../lib/auth/govern.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
-import type { Catalog } from '../../lib/catalog/catalog.ts';
+import type { Catalog } from '../../lib/model/catalog.ts';
 import { type Callers, callers, NOW, plaintextOf } from './auth-catalog.ts';
 
 const forToken = (projectId: string | null) => ({

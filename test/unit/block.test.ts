@@ -1,8 +1,8 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ITEM_STATES } from '../../lib/batch/batch.ts';
-import { blockWriter, CHUNK_BYTES, type ElementBlock, firstOf, LARGE_BYTES } from '../../lib/batch/block.ts';
+import { blockWriter, CHUNK_BYTES, type ElementBlock, firstOf, LARGE_BYTES } from '../../lib/batch/results/block.ts';
+import { ITEM_STATES } from '../../lib/model/batch.ts';
 
 type Item =
   | { kind: 'response'; body: Buffer }

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import type { z } from 'zod';
-import { KINDS, PLURALS, SPECS } from '../../lib/catalog/kinds.ts';
-import { parseCatalog } from '../../lib/catalog/yaml.ts';
+import { KINDS, PLURALS, SPECS } from '../../lib/catalog/documents/kinds.ts';
+import { parseCatalog } from '../../lib/catalog/documents/yaml.ts';
 import { CONTROL_ROUTES } from '../../lib/http/control.ts';
 
 const read = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8');

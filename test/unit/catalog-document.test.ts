@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
-import { checkDocument } from '../../lib/catalog/document.ts';
-import { KINDS, type Kind, kindOfPlural, PLURALS } from '../../lib/catalog/kinds.ts';
-import { PRICING_METERS } from '../../lib/catalog/kinds-policies.ts';
-import { TOKEN_PARTS } from '../../lib/usage/event.ts';
+import { checkDocument } from '../../lib/catalog/documents/document.ts';
+import { KINDS, type Kind, kindOfPlural, PLURALS } from '../../lib/catalog/documents/kinds.ts';
+import { PRICING_METERS } from '../../lib/catalog/documents/kinds-policies.ts';
+import { TOKEN_PARTS } from '../../lib/model/usage-event.ts';
 
 const WHERE = { file: 'c.yaml', document: 1 };
 const GOOD: Record<Kind, object> = {

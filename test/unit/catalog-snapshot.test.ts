@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import type { Catalog } from '../../lib/catalog/catalog.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { createSnapshot } from '../../lib/catalog/snapshot.ts';
-import { createLog } from '../../lib/log.ts';
+import type { Catalog } from '../../lib/model/catalog.ts';
 
 const log = createLog('silent');
 const version = (n: number) => ({ version: n }) as Catalog;

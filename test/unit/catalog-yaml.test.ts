@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { stringify } from 'yaml';
-import { KINDS } from '../../lib/catalog/kinds.ts';
+import { KINDS } from '../../lib/catalog/documents/kinds.ts';
+import { parseCatalog } from '../../lib/catalog/documents/yaml.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
-import { parseCatalog } from '../../lib/catalog/yaml.ts';
 
 const parse = (text: string) => parseCatalog([{ file: 'c.yaml', text }]);
 const messages = (text: string) => parse(text).faults.map((f) => [f.document, f.message]);

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import { CHUNK_BYTES } from '../../lib/batch/block.ts';
-import { chunkMemory } from '../../lib/batch/chunk-memory.ts';
+import { CHUNK_BYTES } from '../../lib/batch/results/block.ts';
+import { chunkMemory } from '../../lib/batch/results/chunk-memory.ts';
 
 test('memory that was given back is used again, whole, and nothing else is', () => {
   const memory = chunkMemory();

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { type Config, ENVIRONMENT, loadConfig } from '../../lib/config.ts';
-import { ConfigError } from '../../lib/errors.ts';
+import { type Config, ENVIRONMENT, loadConfig } from '../../lib/app/config.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
 
 const NAMES = Object.keys(ENVIRONMENT.shape);
 const MASTER_KEY = Buffer.alloc(32, 7).toString('base64');

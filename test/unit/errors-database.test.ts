@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import { ApiError, Undone } from '../../lib/errors.ts';
-import { isConnectionError, isDataError, isRetryable, sqlState } from '../../lib/store/db.ts';
+import { ApiError, Undone } from '../../lib/base/errors.ts';
+import { isConnectionError, isDataError, isRetryable, sqlState } from '../../lib/db/database.ts';
 
 const withCode = (code: unknown) => Object.assign(new Error('x'), { code });
 

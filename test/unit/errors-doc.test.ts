@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import { API_ERRORS } from '../../lib/errors.ts';
+import { API_ERRORS } from '../../lib/base/errors.ts';
 
 const document = readFileSync(new URL('../../docs/errors.md', import.meta.url), 'utf8');
 

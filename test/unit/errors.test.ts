@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { isUuid, sleep, uuidv7, uuidv7Time } from '../../lib/clock.ts';
-import { API_ERRORS, ApiError, cutText, reasonOf } from '../../lib/errors.ts';
+import { isUuid, sleep, uuidv7, uuidv7Time } from '../../lib/base/clock.ts';
+import { API_ERRORS, ApiError, cutText, reasonOf } from '../../lib/base/errors.ts';
 
 test('cut text holds no control character, no NUL and no lone surrogate, and is what it was without them', () => {
   fc.assert(

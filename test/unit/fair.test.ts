@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { BatchContext, ClaimedItem } from '../../lib/batch/batch.ts';
-import type { OpenBatch } from '../../lib/store/claim.sql.ts';
+import type { BatchContext, ClaimedItem } from '../../lib/model/batch.ts';
+import type { OpenBatch } from '../../lib/worker/claim.sql.ts';
 import { planClaim } from '../../lib/worker/fair.ts';
 import { createReadyQueue } from '../../lib/worker/ready.ts';
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ApiError } from '../../lib/errors.ts';
+import { ApiError } from '../../lib/base/errors.ts';
 import { readForm } from '../../lib/surfaces/files/form.ts';
 import { BOUNDARY, formOf, type Part } from '../support/files-form.ts';
 

@@ -2,8 +2,8 @@ import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { loadConfig } from '../../lib/config.ts';
-import { ConfigError } from '../../lib/errors.ts';
+import { loadConfig } from '../../lib/app/config.ts';
+import { ConfigError } from '../../lib/base/errors.ts';
 import { adminToken, instanceId, masterKey, prepareDataDir } from '../../lib/postgres/secrets.ts';
 
 let dataDir: string;

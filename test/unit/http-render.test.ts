@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
-import { API_ERRORS, ApiError, type ApiErrorCode } from '../../lib/errors.ts';
+import { API_ERRORS, ApiError, type ApiErrorCode } from '../../lib/base/errors.ts';
+import { createLog } from '../../lib/base/log.ts';
 import { renderError } from '../../lib/http/render.ts';
-import { createLog } from '../../lib/log.ts';
-import { PayloadNotFound, StorageFull } from '../../lib/store/payloads.ts';
+import { PayloadNotFound, StorageFull } from '../../lib/payloads/payload-store.ts';
 
 /** An error as the AWS SDK throws it. */
 const aws = (name: string, httpStatusCode: number | undefined) =>

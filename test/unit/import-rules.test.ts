@@ -13,11 +13,11 @@ const CONFIG = new URL('../../.dependency-cruiser.mjs', import.meta.url).href;
 // The rules are run over a small tree with one planted fault each: a rule whose pattern matches nothing any more would
 // otherwise stay green for ever.
 const TREE = {
-  'lib/errors.ts': 'export const a = 1;',
-  'lib/store/db.ts': `import { a } from '../errors.ts'; export const b = a;`,
+  'lib/base/errors.ts': 'export const a = 1;',
+  'lib/db/database.ts': `import { a } from '../errors.ts'; export const b = a;`,
   'lib/worker/claim.ts': `import { b } from '../store/db.ts'; export const c = b;`,
-  'lib/batch/batch.ts': 'export type State = 1;',
-  'lib/store/items.sql.ts': `import type { State } from '../batch/batch.ts'; export type S = State;`,
+  'lib/model/batch.ts': 'export type State = 1;',
+  'lib/batch/submit/items.sql.ts': `import type { State } from '../batch/batch.ts'; export type S = State;`,
 };
 
 const PLANTED: [fault: string, file: string, text: string, rule: string][] = [
@@ -33,10 +33,10 @@ const PLANTED: [fault: string, file: string, text: string, rule: string][] = [
     `import type { c } from '../worker/claim.ts'; export type C = typeof c;`,
     'upward from store, queue',
   ],
-  ['errors imports store', 'lib/errors.ts', `import { b } from './store/db.ts'; b;`, 'upward from config'],
+  ['errors imports store', 'lib/base/errors.ts', `import { b } from './store/db.ts'; b;`, 'upward from config'],
   [
     'vocabulary imports a layer',
-    'lib/batch/batch.ts',
+    'lib/model/batch.ts',
     `import { b } from '../store/db.ts'; b;`,
     'vocabulary imports only vocabulary',
   ],
@@ -69,7 +69,7 @@ async function broken(name: string, extra: Record<string, string>): Promise<stri
   const root = join(home, name.replaceAll(' ', '-'));
   const files = {
     ...TREE,
-    'lib/worker/run.ts': `import { c } from './claim.ts'; c;`,
+    'lib/worker/item/run.ts': `import { c } from './claim.ts'; c;`,
     'lib/postgres/embedded.ts': 'export const p = 1;',
     'test/fake.ts': 'export const f = 1;',
     'tsconfig.json': '{"compilerOptions":{"module":"nodenext","allowImportingTsExtensions":true}}',

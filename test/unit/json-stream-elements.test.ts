@@ -1,7 +1,7 @@
 import { Buffer, isUtf8 } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { sliceSubmission } from '../../lib/batch/slice.ts';
+import { sliceSubmission } from '../../lib/batch/submit/slice.ts';
 import { scanElements, scanMembers } from '../../lib/json/members.ts';
 import { skipValue } from '../../lib/json/scan.ts';
 import { type ElementScannerOptions, elementScanner, type StreamFault } from '../../lib/json/stream-elements.ts';

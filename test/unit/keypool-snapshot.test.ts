@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
+import type { BreakerRow } from '../../lib/keypool/keypool.sql.ts';
 import { createSnapshot } from '../../lib/keypool/snapshot.ts';
-import type { BreakerRow } from '../../lib/store/keypool.sql.ts';
 import { hostKeyOf } from './routing-catalog.ts';
 
 const key = hostKeyOf({ name: 'k', host: 'local' });

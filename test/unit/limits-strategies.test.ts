@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { Strategy } from '../../lib/catalog/catalog.ts';
+import type { Strategy } from '../../lib/model/catalog.ts';
 import {
   add,
   type BucketState,

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
-import type { OpenaiBatchRow } from '../../lib/store/openai-batches.sql.ts';
 import { parseBatchId, publicBatchId } from '../../lib/surfaces/openai/batch-id.ts';
 import { batchObject } from '../../lib/surfaces/openai/batch-object.ts';
+import type { OpenaiBatchRow } from '../../lib/surfaces/openai/openai-batches.sql.ts';
 
 const ID = '01939f2e-1d2c-7abc-8def-0123456789ab';
 const at = (second: number) => new Date(1_790_000_000_000 + second * 1000 + 999);

@@ -1,6 +1,6 @@
 import { Buffer } from 'node:buffer';
 import { describe, expect, test } from 'vitest';
-import { ApiError } from '../../lib/errors.ts';
+import { ApiError } from '../../lib/base/errors.ts';
 import { parseCreate } from '../../lib/surfaces/openai/create-request.ts';
 
 const FINE = { input_file_id: 'file-1', endpoint: '/v1/chat/completions', completion_window: '24h' };

@@ -2,8 +2,13 @@ import { Buffer } from 'node:buffer';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { MAX_FAULTS } from '../../lib/surfaces/openai/faults.ts';
-import { type Checked, inputCheck, MAX_LINE_BYTES, MAX_REQUESTS } from '../../lib/surfaces/openai/input-check.ts';
+import { MAX_FAULTS } from '../../lib/surfaces/openai/validation/faults.ts';
+import {
+  type Checked,
+  inputCheck,
+  MAX_LINE_BYTES,
+  MAX_REQUESTS,
+} from '../../lib/surfaces/openai/validation/input-check.ts';
 
 const CHAT = '/v1/chat/completions';
 

@@ -1,6 +1,6 @@
 import { Buffer } from 'node:buffer';
 import { describe, expect, test } from 'vitest';
-import { uuidv7 } from '../../lib/clock.ts';
+import { uuidv7 } from '../../lib/base/clock.ts';
 import { objectSink } from '../../lib/surfaces/openai/object-sink.ts';
 
 const REF = { kind: 'output' as const, id: uuidv7() };

@@ -1,6 +1,6 @@
 import { Buffer } from 'node:buffer';
 import { describe, expect, test } from 'vitest';
-import type { ItemOutcome } from '../../lib/batch/outcomes.ts';
+import type { ItemOutcome } from '../../lib/batch/results/outcomes.ts';
 import { resultLine } from '../../lib/surfaces/openai/result-line.ts';
 
 const BATCH = '01939f2e-1d2c-7abc-8def-0123456789ab';

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { createMetrics } from '../../lib/metrics.ts';
+import { createMetrics } from '../../lib/app/metrics.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 const doc = readFileSync(join(ROOT, 'docs/operations.md'), 'utf8');

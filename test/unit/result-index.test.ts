@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { ITEM_STATES } from '../../lib/batch/batch.ts';
-import { mergeRanges } from '../../lib/batch/ranges.ts';
-import { INDEX_RECORD_BYTES, readIndexRecord, writeIndexRecord } from '../../lib/batch/result-index.ts';
+import { INDEX_RECORD_BYTES, readIndexRecord, writeIndexRecord } from '../../lib/batch/results/result-index.ts';
+import { ITEM_STATES } from '../../lib/model/batch.ts';
+import { mergeRanges } from '../../lib/payloads/ranges.ts';
 
 test('reads back what it wrote, in sixteen bytes of which the last five are zero', () => {
   const record = fc.record({

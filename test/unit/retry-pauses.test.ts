@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { createRetryPauses } from '../../lib/batch/retry-pauses.ts';
+import { createRetryPauses } from '../../lib/batch/results/retry-pauses.ts';
 
 function pausesAt() {
   const clock = { now: 0 };

@@ -1,4 +1,4 @@
-import type { Binding, Catalog, Host, HostKey, Model, Policy } from '../../lib/catalog/catalog.ts';
+import type { Binding, Catalog, Host, HostKey, Model, Policy } from '../../lib/model/catalog.ts';
 
 /** What a routing test says about its catalogue; everything else has the defaults of design section 6. */
 export interface CatalogSketch {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { Policy, Shape } from '../../lib/catalog/catalog.ts';
+import type { Policy, Shape } from '../../lib/model/catalog.ts';
 import { planRoute, type Route, routeFailureText, routesOf } from '../../lib/routing/plan.ts';
 import { type CatalogSketch, catalogOf } from './routing-catalog.ts';
 

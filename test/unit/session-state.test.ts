@@ -48,11 +48,11 @@ const DIRECT = [
   'lib/postgres/owner.ts: connection',
   'lib/queue/postgres.ts: connection',
   'lib/queue/postgres.ts: listen',
-  'lib/store/data-dir.sql.ts: session lock',
-  'lib/store/db.ts: connection',
-  'lib/store/db.ts: startup option', // not sent where statements are not prepared
-  'lib/store/instance-lock.ts: connection',
-  'lib/store/instance-lock.ts: session lock',
+  'lib/postgres/owner.sql.ts: session lock',
+  'lib/db/database.ts: connection',
+  'lib/db/database.ts: startup option', // not sent where statements are not prepared
+  'lib/db/instance-lock.ts: connection',
+  'lib/db/instance-lock.ts: session lock',
 ];
 
 function rulesBroken(text: string): string[] {

@@ -2,7 +2,7 @@ import { Buffer } from 'node:buffer';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { checksumItems, type SlicedItems, sliceInTurns, sliceSubmission } from '../../lib/batch/slice.ts';
+import { checksumItems, type SlicedItems, sliceInTurns, sliceSubmission } from '../../lib/batch/submit/slice.ts';
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false });
 

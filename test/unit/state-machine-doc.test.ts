@@ -8,7 +8,7 @@ const squeeze = (text: string) => text.replace(/\s+/g, ' ');
 
 const doc = read('docs/state-machine.md');
 const schema = read('migrations/0001_core.sql') + read('migrations/0009_surfaces.sql');
-const unsent = read('lib/store/unsent.sql.ts');
+const unsent = read('lib/usage/unsent.sql.ts');
 
 /** Every named statement of lib/store with the text of its file up to the next one, shared fragments put in. */
 function statements(): Map<string, string> {

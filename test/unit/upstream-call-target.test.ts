@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { Host, HostKey } from '../../lib/catalog/catalog.ts';
+import type { Host, HostKey } from '../../lib/model/catalog.ts';
 import { callTarget } from '../../lib/upstream/call-target.ts';
 
 const NO_VERSIONS = { anthropicVersion: null, anthropicBeta: null };

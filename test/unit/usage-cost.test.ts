@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { Pricing, Rate } from '../../lib/catalog/catalog.ts';
-import { PRICING_METERS } from '../../lib/catalog/kinds-policies.ts';
+import { PRICING_METERS } from '../../lib/catalog/documents/kinds-policies.ts';
+import type { Pricing, Rate } from '../../lib/model/catalog.ts';
+import { TOKEN_PARTS, type TokenCounts, type TokenPart } from '../../lib/model/usage-event.ts';
 import { price } from '../../lib/usage/cost.ts';
-import { TOKEN_PARTS, type TokenCounts, type TokenPart } from '../../lib/usage/event.ts';
 
 const pricing = (rates: Rate[], change: Partial<Pricing> = {}): Pricing => ({
   id: '1',

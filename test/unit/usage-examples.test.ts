@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
-import type { Rate } from '../../lib/catalog/catalog.ts';
+import type { Rate } from '../../lib/model/catalog.ts';
 import { price } from '../../lib/usage/cost.ts';
 import { measure } from '../../lib/usage/measure.ts';
 

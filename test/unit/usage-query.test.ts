@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { ApiError } from '../../lib/errors.ts';
+import { ApiError } from '../../lib/base/errors.ts';
 import { parseMoment, parseSpan } from '../../lib/usage/moment.ts';
 import { percentiles } from '../../lib/usage/percentiles.ts';
 import { parseFilter, requestId } from '../../lib/usage/query.ts';

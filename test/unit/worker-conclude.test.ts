@@ -1,13 +1,13 @@
 import { expect, test } from 'vitest';
-import type { BatchContext } from '../../lib/batch/batch.ts';
-import type { Catalog, HostKey, Pricing } from '../../lib/catalog/catalog.ts';
-import { systemClock } from '../../lib/clock.ts';
+import { systemClock } from '../../lib/base/clock.ts';
 import type { KeyPool } from '../../lib/keypool/pool.ts';
+import type { BatchContext } from '../../lib/model/batch.ts';
+import type { Catalog, HostKey, Pricing } from '../../lib/model/catalog.ts';
 import type { Candidate, RoutePlan } from '../../lib/routing/plan.ts';
 import type { CallClass, CallResult } from '../../lib/upstream/outcome.ts';
-import { conclude, type Run } from '../../lib/worker/conclude.ts';
-import { type Outcome, refused } from '../../lib/worker/outcome.ts';
-import type { Ready } from '../../lib/worker/prepared.ts';
+import { conclude, type Run } from '../../lib/worker/item/conclude.ts';
+import { type Outcome, refused } from '../../lib/worker/item/outcome.ts';
+import type { Ready } from '../../lib/worker/item/prepared.ts';
 
 const BODY = Buffer.from('{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":2}}');
 const NOW = 1_000_000;

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest';
-import type { BatchContext, ClaimedItem } from '../../lib/batch/batch.ts';
-import { systemClock } from '../../lib/clock.ts';
-import { createLog } from '../../lib/log.ts';
+import { systemClock } from '../../lib/base/clock.ts';
+import { createLog } from '../../lib/base/log.ts';
+import type { BatchContext, ClaimedItem } from '../../lib/model/batch.ts';
 import { createEngine, type Engine } from '../../lib/worker/engine.ts';
-import { type Outcome, refused, released } from '../../lib/worker/outcome.ts';
+import { type Outcome, refused, released } from '../../lib/worker/item/outcome.ts';
 import type { Waiting } from '../../lib/worker/ready.ts';
 
 type Final = Extract<Outcome, { kind: 'final' }>;

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { sqsEvent, type WorkerApp, worker } from '../../handlers/worker.ts';
-import { createLog } from '../../lib/log.ts';
+import { createLog } from '../../lib/base/log.ts';
 import type { Wake } from '../../lib/queue/queue.ts';
 
 const log = createLog('silent');

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import type { BatchContext, ClaimedItem } from '../../lib/batch/batch.ts';
-import type { RelayKey } from '../../lib/catalog/catalog.ts';
-import { createJudge } from '../../lib/worker/judge.ts';
+import type { BatchContext, ClaimedItem } from '../../lib/model/batch.ts';
+import type { RelayKey } from '../../lib/model/catalog.ts';
+import { createJudge } from '../../lib/worker/item/judge.ts';
 import { catalogOf } from './routing-catalog.ts';
 
 const KEY: RelayKey = { id: 'k', name: 'k', hash: 'h', prefix: 'sk-wr-', enabled: true };

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import { ApiError, ConfigError } from '../../lib/errors.ts';
-import { createLog } from '../../lib/log.ts';
-import { createReadiness, type Step } from '../../lib/ready.ts';
+import { createReadiness, type Step } from '../../lib/app/ready.ts';
+import { ApiError, ConfigError } from '../../lib/base/errors.ts';
+import { createLog } from '../../lib/base/log.ts';
 
 const log = createLog('silent');
 

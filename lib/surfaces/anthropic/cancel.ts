@@ -1,13 +1,13 @@
+import { ApiError } from '../../base/errors.ts';
+import { cancelBatchRow } from '../../batch/cancel.sql.ts';
 import { announceCancel, type CancelDeps } from '../../batch/cancel.ts';
-import { ApiError } from '../../errors.ts';
 import {
   ANTHROPIC,
   findMessageBatch,
   lockMessageBatch,
   type MessageBatchKey,
   type MessageBatchRow,
-} from '../../store/anthropic-batches.sql.ts';
-import { cancelBatchRow } from '../../store/cancel.sql.ts';
+} from './message-batches.sql.ts';
 
 /**
  * Cancels a batch that has not ended: what waits is canceled at once, what runs is aborted, finished results stay. Again

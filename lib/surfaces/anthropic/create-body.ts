@@ -1,7 +1,7 @@
 import type { Buffer } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import { ApiError } from '../../errors.ts';
+import { ApiError } from '../../base/errors.ts';
 import { doubled, type Spans, spanList } from '../../json/spans.ts';
 import { elementScanner, type StreamFault } from '../../json/stream-elements.ts';
 import { requestReader } from './request-element.ts';

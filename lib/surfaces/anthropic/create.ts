@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto';
-import type { Attribution } from '../../batch/batch.ts';
-import { type PreparedBatch, type RecordDeps, type Recorded, recordBatch } from '../../batch/record.ts';
-import { uuidv7 } from '../../clock.ts';
-import { ApiError, reasonOf } from '../../errors.ts';
-import { ANTHROPIC } from '../../store/anthropic-batches.sql.ts';
-import type { PayloadRef, PayloadStore } from '../../store/payloads.ts';
-import { takeUpload } from '../../store/uploads.sql.ts';
+import { uuidv7 } from '../../base/clock.ts';
+import { ApiError, reasonOf } from '../../base/errors.ts';
+import { type PreparedBatch, type RecordDeps, type Recorded, recordBatch } from '../../batch/submit/record.ts';
+import { takeUpload } from '../../batch/submit/uploads.sql.ts';
+import type { Attribution } from '../../model/batch.ts';
+import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import { CREATE_LIMITS, type CreateLimits, tooLarge } from './create-body.ts';
+import { ANTHROPIC } from './message-batches.sql.ts';
 import { openUpload } from './open-upload.ts';
 import { type ReceiveDeps, type ReceivedRequests, receiveRequests } from './receive-requests.ts';
 

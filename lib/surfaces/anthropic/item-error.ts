@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer';
-import type { ItemOutcome } from '../../batch/outcomes.ts';
+import type { ItemOutcome } from '../../batch/results/outcomes.ts';
 import { findMembers, type Span } from '../../json/members.ts';
-import type { ErrorKind } from '../../usage/event.ts';
+import type { ErrorKind } from '../../model/usage-event.ts';
 
 /** Why a request errored, as this API tells it. */
 export interface ItemError {

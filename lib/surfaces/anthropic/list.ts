@@ -1,11 +1,11 @@
-import { uuidv7Time } from '../../clock.ts';
+import { uuidv7Time } from '../../base/clock.ts';
+import type { Db } from '../../db/database.ts';
 import {
   type ListPlace,
   listNewerMessageBatches,
   listOlderMessageBatches,
   type MessageBatchRow,
-} from '../../store/anthropic-batches.sql.ts';
-import type { Db } from '../../store/db.ts';
+} from './message-batches.sql.ts';
 
 /** A page, newest first; `hasMore` says whether there are more in the direction asked for. */
 export interface MessageBatchPage {

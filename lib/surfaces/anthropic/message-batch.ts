@@ -1,5 +1,5 @@
-import type { MessageBatchRow } from '../../store/anthropic-batches.sql.ts';
 import { messageBatchId } from './message-batch-id.ts';
+import type { MessageBatchRow } from './message-batches.sql.ts';
 
 const WINDOW_MS = 86_400_000;
 

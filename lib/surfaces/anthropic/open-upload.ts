@@ -1,10 +1,10 @@
-import type { Recorded } from '../../batch/record.ts';
-import { isUuid } from '../../clock.ts';
-import { ApiError } from '../../errors.ts';
-import type { Db } from '../../store/db.ts';
-import { findIdempotencyKey, type IdempotencyName } from '../../store/idempotency.sql.ts';
-import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../store/payloads.ts';
-import { findUpload } from '../../store/uploads.sql.ts';
+import { isUuid } from '../../base/clock.ts';
+import { ApiError } from '../../base/errors.ts';
+import { findIdempotencyKey, type IdempotencyName } from '../../batch/submit/idempotency.sql.ts';
+import type { Recorded } from '../../batch/submit/record.ts';
+import { findUpload } from '../../batch/submit/uploads.sql.ts';
+import type { Db } from '../../db/database.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
 
 export interface OpenUploadDeps {
   db: Db;

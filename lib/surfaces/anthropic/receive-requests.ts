@@ -1,5 +1,5 @@
-import { type Clock, uuidv7 } from '../../clock.ts';
-import type { PayloadRef, PayloadStore } from '../../store/payloads.ts';
+import { type Clock, uuidv7 } from '../../base/clock.ts';
+import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import { collectYoung } from './collect-young.ts';
 import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
 

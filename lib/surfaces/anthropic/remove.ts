@@ -1,7 +1,7 @@
+import { ApiError, reasonOf } from '../../base/errors.ts';
 import type { RemoveDeps } from '../../batch/remove.ts';
-import { ApiError, reasonOf } from '../../errors.ts';
-import { deleteMessageBatch, findMessageBatch, type MessageBatchKey } from '../../store/anthropic-batches.sql.ts';
-import type { PayloadRef } from '../../store/payloads.ts';
+import type { PayloadRef } from '../../payloads/payload-store.ts';
+import { deleteMessageBatch, findMessageBatch, type MessageBatchKey } from './message-batches.sql.ts';
 
 /**
  * Deletes a batch that has ended, with its items and its own objects; usage events stay. Throws `not_found`, and 400

@@ -1,4 +1,4 @@
-import type { ItemOutcome } from '../../batch/outcomes.ts';
+import type { ItemOutcome } from '../../batch/results/outcomes.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { type ItemError, itemError } from './item-error.ts';
 
@@ -15,7 +15,7 @@ const ERRORED_END = Buffer.from('}}}\n');
 /** What becomes of a request at its end, in the words of this API. */
 export type ResultType = 'succeeded' | 'errored' | 'canceled' | 'expired';
 
-/** The text of items whose window closed before they had an answer (lib/store/sweep.sql.ts). */
+/** The text of items whose window closed before they had an answer (lib/worker/sweep/sweep.sql.ts). */
 const EXPIRED_TEXT = 'batch item: expired';
 
 /** How an outcome is told. Throws for an item that is not final, or completed without an answer. */

@@ -1,8 +1,8 @@
-import { readOn } from '../../batch/read-on.ts';
-import { ApiError } from '../../errors.ts';
-import { findMessageBatch, type MessageBatchKey } from '../../store/anthropic-batches.sql.ts';
-import type { Db } from '../../store/db.ts';
-import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../store/payloads.ts';
+import { ApiError } from '../../base/errors.ts';
+import type { Db } from '../../db/database.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
+import { readOn } from '../../payloads/read-on.ts';
+import { findMessageBatch, type MessageBatchKey } from './message-batches.sql.ts';
 
 export interface MessageResultsDeps {
   db: Db;

@@ -1,9 +1,9 @@
-import type { CompactDeps, Finished, ResultsWriter } from '../../batch/compact.ts';
-import { batchOutcomes } from '../../batch/outcomes.ts';
-import { uuidv7 } from '../../clock.ts';
-import { findCustomIds, freezeMessageCounts } from '../../store/anthropic-batches.sql.ts';
-import type { PayloadRef } from '../../store/payloads.ts';
-import { setResults } from '../../store/sweep.sql.ts';
+import { uuidv7 } from '../../base/clock.ts';
+import type { CompactDeps, Finished, ResultsWriter } from '../../batch/results/compact.ts';
+import { batchOutcomes } from '../../batch/results/outcomes.ts';
+import type { PayloadRef } from '../../payloads/payload-store.ts';
+import { setResults } from '../../worker/sweep/sweep.sql.ts';
+import { findCustomIds, freezeMessageCounts } from './message-batches.sql.ts';
 import { type ResultType, resultLine, resultType } from './result-line.ts';
 
 const LF = 0x0a;

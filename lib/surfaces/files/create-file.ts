@@ -1,13 +1,13 @@
-import { type Clock, uuidv7 } from '../../clock.ts';
-import { ApiError } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { Database } from '../../store/db.ts';
-import type { PayloadStore } from '../../store/payloads.ts';
-import { type FileRow, insertFile, type NewFile } from '../../store/stored-files.sql.ts';
+import { type Clock, uuidv7 } from '../../base/clock.ts';
+import { ApiError } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import type { Database } from '../../db/database.ts';
+import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { checkPurpose, FORM_FIELDS, fileOptions, missing, storedName, uploadName } from './file-options.ts';
 import { readForm } from './form.ts';
 import { fileOfUpload } from './from-upload.ts';
 import { discard, recordFile } from './record-file.ts';
+import { type FileRow, insertFile, type NewFile } from './stored-files.sql.ts';
 import { fileTooLarge } from './too-large.ts';
 
 /** What a form may be longer than its file. */

@@ -1,6 +1,6 @@
-import type { Db } from '../../store/db.ts';
-import type { PayloadRef, PayloadStore } from '../../store/payloads.ts';
-import { referencedObjects } from '../../store/sweep.sql.ts';
+import type { Db } from '../../db/database.ts';
+import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
+import { referencedObjects } from '../../worker/sweep/sweep.sql.ts';
 
 /**
  * Deletes those objects of files deleted before that no batch refers to; a batch keeps its input, and the orphan sweep

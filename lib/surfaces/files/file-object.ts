@@ -1,5 +1,5 @@
-import type { FileRow } from '../../store/stored-files.sql.ts';
 import { fileIdOf } from './file-id.ts';
+import type { FileRow } from './stored-files.sql.ts';
 
 /** A file as OpenAI clients see it. Times are Unix seconds; what is absent is null, the keys stay. */
 export interface FileObject {

@@ -1,4 +1,4 @@
-import { ApiError, cutText } from '../../errors.ts';
+import { ApiError, cutText } from '../../base/errors.ts';
 
 /** What a caller says of a file beside its bytes. */
 export interface FileOptions {

@@ -1,7 +1,7 @@
-import { ApiError, cutText } from '../../errors.ts';
-import type { Db } from '../../store/db.ts';
-import { type FileRow, findFile } from '../../store/stored-files.sql.ts';
+import { ApiError, cutText } from '../../base/errors.ts';
+import type { Db } from '../../db/database.ts';
 import { uuidOfFileId } from './file-id.ts';
+import { type FileRow, findFile } from './stored-files.sql.ts';
 
 /** The owner's file of a public id; throws `not_found` for another's, an unknown, an expired or a malformed one alike. */
 export async function requireFile(db: Db, owner: string, fileId: string): Promise<FileRow> {

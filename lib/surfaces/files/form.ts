@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { Busboy, type BusboyFileStream, type BusboyInstance } from '@fastify/busboy';
-import { ApiError, cutText, reasonOf } from '../../errors.ts';
+import { ApiError, cutText, reasonOf } from '../../base/errors.ts';
 
 /** Takes the parts of a form in the order they come. What either throws ends the reading. */
 export interface FormSink {

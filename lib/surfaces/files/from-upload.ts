@@ -1,11 +1,11 @@
 import { createHash, type Hash } from 'node:crypto';
-import { isUuid } from '../../clock.ts';
-import { ApiError } from '../../errors.ts';
-import type { Database } from '../../store/db.ts';
-import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../store/payloads.ts';
-import { type FileRow, insertFile, type NewFile } from '../../store/stored-files.sql.ts';
-import { findUpload, takeUpload } from '../../store/uploads.sql.ts';
+import { isUuid } from '../../base/clock.ts';
+import { ApiError } from '../../base/errors.ts';
+import { findUpload, takeUpload } from '../../batch/submit/uploads.sql.ts';
+import type { Database } from '../../db/database.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
 import { type DiscardDeps, discard, recordFile } from './record-file.ts';
+import { type FileRow, insertFile, type NewFile } from './stored-files.sql.ts';
 import { fileTooLarge } from './too-large.ts';
 
 export interface FromUploadDeps extends DiscardDeps {

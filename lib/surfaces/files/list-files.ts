@@ -1,9 +1,9 @@
-import { PAGE_BYTES } from '../../batch/results.ts';
-import type { Db } from '../../store/db.ts';
-import { type FilePurpose, listFiles } from '../../store/stored-files.sql.ts';
+import { PAGE_BYTES } from '../../batch/results/results.ts';
+import type { Db } from '../../db/database.ts';
 import { fileIdOf, uuidOfFileId } from './file-id.ts';
 import { fileObject } from './file-object.ts';
 import { noSuchFile } from './find-file.ts';
+import { type FilePurpose, listFiles } from './stored-files.sql.ts';
 
 export interface FileQuery {
   owner: string;

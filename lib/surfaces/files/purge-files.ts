@@ -1,7 +1,7 @@
-import type { Db } from '../../store/db.ts';
-import type { PayloadStore } from '../../store/payloads.ts';
-import { deleteExpiredFiles } from '../../store/stored-files.sql.ts';
+import type { Db } from '../../db/database.ts';
+import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { deleteUnused } from './delete-unused.ts';
+import { deleteExpiredFiles } from './stored-files.sql.ts';
 
 const AT_ONCE = 500;
 

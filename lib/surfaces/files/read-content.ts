@@ -1,8 +1,8 @@
-import type { Db } from '../../store/db.ts';
-import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../store/payloads.ts';
-import { type FileRow, findFile } from '../../store/stored-files.sql.ts';
+import type { Db } from '../../db/database.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
 import { fileIdOf } from './file-id.ts';
 import { noSuchFile } from './find-file.ts';
+import { type FileRow, findFile } from './stored-files.sql.ts';
 
 export interface ReadContentDeps {
   db: Db;

@@ -1,8 +1,8 @@
-import { ApiError, reasonOf } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import { isConnectionError } from '../../store/db.ts';
-import type { PayloadRef, PayloadStore } from '../../store/payloads.ts';
-import type { FileRow } from '../../store/stored-files.sql.ts';
+import { ApiError, reasonOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import { isConnectionError } from '../../db/database.ts';
+import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
+import type { FileRow } from './stored-files.sql.ts';
 
 export interface DiscardDeps {
   payloads: Pick<PayloadStore, 'delete'>;

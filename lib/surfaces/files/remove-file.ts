@@ -1,11 +1,11 @@
-import { reasonOf } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { Db } from '../../store/db.ts';
-import type { PayloadStore } from '../../store/payloads.ts';
-import { deleteFile } from '../../store/stored-files.sql.ts';
+import { reasonOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import type { Db } from '../../db/database.ts';
+import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { deleteUnused } from './delete-unused.ts';
 import { uuidOfFileId } from './file-id.ts';
 import { noSuchFile } from './find-file.ts';
+import { deleteFile } from './stored-files.sql.ts';
 
 export interface RemoveFileDeps {
   db: Db;

@@ -1,4 +1,4 @@
-import { ApiError } from '../../errors.ts';
+import { ApiError } from '../../base/errors.ts';
 
 /** Front-doors section 2: 200 MB. */
 export const MAX_FILE_BYTES = 200 * 1024 * 1024;

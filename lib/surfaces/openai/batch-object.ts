@@ -1,7 +1,7 @@
-import type { FinalStatus, OpenaiBatchRow, UsageSums } from '../../store/openai-batches.sql.ts';
 import { type JsonInteger, jsonInteger } from '../../usage/json-integer.ts';
 import { fileIdOf } from '../files/file-id.ts';
 import { publicBatchId } from './batch-id.ts';
+import type { FinalStatus, OpenaiBatchRow, UsageSums } from './openai-batches.sql.ts';
 
 export type OpenaiStatus = 'validating' | 'in_progress' | 'finalizing' | 'cancelling' | FinalStatus;
 

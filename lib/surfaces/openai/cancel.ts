@@ -1,10 +1,10 @@
+import { ApiError } from '../../base/errors.ts';
+import { cancelBatchRow } from '../../batch/cancel.sql.ts';
 import { announceCancel, type CancelDeps } from '../../batch/cancel.ts';
-import { ApiError } from '../../errors.ts';
-import { cancelBatchRow } from '../../store/cancel.sql.ts';
-import { markCancelling, type OpenaiBatchRow } from '../../store/openai-batches.sql.ts';
-import { endCancelled } from '../../store/openai-validation.sql.ts';
 import { parseBatchId } from './batch-id.ts';
 import { noSuchBatch, requireBatch } from './find-batch.ts';
+import { markCancelling, type OpenaiBatchRow } from './openai-batches.sql.ts';
+import { endCancelled } from './validation/validation.sql.ts';
 
 export interface CancelOpenaiDeps extends CancelDeps {
   /** Writes the files of batches that have no running item; where it is not given the sweep does. Never rejects. */

@@ -1,5 +1,5 @@
 import { type Buffer, isUtf8 } from 'node:buffer';
-import { ApiError, cutText } from '../../errors.ts';
+import { ApiError, cutText } from '../../base/errors.ts';
 import { bomLength } from '../../json/scan.ts';
 import { ENDPOINTS, type Endpoint } from './endpoints.ts';
 

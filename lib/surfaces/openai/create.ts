@@ -1,16 +1,16 @@
 import { hash } from 'node:crypto';
-import type { Attribution } from '../../batch/batch.ts';
-import { claimKey, findReplay, type PreparedBatch } from '../../batch/record.ts';
-import { type Clock, uuidv7 } from '../../clock.ts';
-import { ApiError } from '../../errors.ts';
-import { type Database, type Db, isConnectionError } from '../../store/db.ts';
-import { findOpenaiBatch, insertOpenaiBatch, type OpenaiBatchRow } from '../../store/openai-batches.sql.ts';
-import { holdFile } from '../../store/stored-files.sql.ts';
+import { type Clock, uuidv7 } from '../../base/clock.ts';
+import { ApiError } from '../../base/errors.ts';
+import { claimKey, findReplay, type PreparedBatch } from '../../batch/submit/record.ts';
+import { type Database, type Db, isConnectionError } from '../../db/database.ts';
+import type { Attribution } from '../../model/batch.ts';
 import { uuidOfFileId } from '../files/file-id.ts';
 import { noSuchFile } from '../files/find-file.ts';
+import { holdFile } from '../files/stored-files.sql.ts';
 import { publicBatchId } from './batch-id.ts';
 import { type CreateRequest, parseCreate } from './create-request.ts';
 import { noSuchBatch } from './find-batch.ts';
+import { findOpenaiBatch, insertOpenaiBatch, type OpenaiBatchRow } from './openai-batches.sql.ts';
 
 export interface CreateDeps {
   db: Database;

@@ -1,7 +1,7 @@
 import { Buffer } from 'node:buffer';
-import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../store/payloads.ts';
-import { MAX_LINE_BYTES } from './input-check.ts';
-import { lineReader } from './line-reader.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
+import { MAX_LINE_BYTES } from './validation/input-check.ts';
+import { lineReader } from './validation/line-reader.ts';
 
 /**
  * The custom_ids of a batch in the order of its items, each as the JSON string that was sent. They come in groups, a chunk

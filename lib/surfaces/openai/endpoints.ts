@@ -1,4 +1,4 @@
-import type { Shape } from '../../catalog/catalog.ts';
+import type { Shape } from '../../model/catalog.ts';
 
 /** What a batch can be for, and the shape its items then have (front-doors section 3). */
 const SHAPES = {

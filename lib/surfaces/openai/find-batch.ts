@@ -1,7 +1,7 @@
-import { ApiError, cutText } from '../../errors.ts';
-import type { Db } from '../../store/db.ts';
-import { findOpenaiBatch, type OpenaiBatchRow } from '../../store/openai-batches.sql.ts';
+import { ApiError, cutText } from '../../base/errors.ts';
+import type { Db } from '../../db/database.ts';
 import { parseBatchId } from './batch-id.ts';
+import { findOpenaiBatch, type OpenaiBatchRow } from './openai-batches.sql.ts';
 
 /** The owner's batch of a public id; throws `not_found` for another's, an unknown and a malformed one alike. */
 export async function requireBatch(db: Db, owner: string, publicId: string): Promise<OpenaiBatchRow> {

@@ -1,4 +1,4 @@
-import type { PayloadRef, PayloadStore } from '../../store/payloads.ts';
+import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 
 /** An object that is written piece by piece while something else is read; it begins with its first byte. */
 export interface ObjectSink {

@@ -1,5 +1,5 @@
 import { Buffer, isUtf8 } from 'node:buffer';
-import type { ItemOutcome } from '../../batch/outcomes.ts';
+import type { ItemOutcome } from '../../batch/results/outcomes.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { bomLength, expectEnd, skipSpace, skipValue } from '../../json/scan.ts';
 import { requestId } from '../../usage/query.ts';

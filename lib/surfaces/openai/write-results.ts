@@ -1,15 +1,15 @@
-import type { CompactDeps, Finished } from '../../batch/compact.ts';
-import { batchOutcomes } from '../../batch/outcomes.ts';
-import { uuidv7 } from '../../clock.ts';
-import { reasonOf, Undone } from '../../errors.ts';
-import { isConnectionError } from '../../store/db.ts';
-import { finishOpenaiBatch, type ResultFilesRow, readForResults } from '../../store/openai-batches.sql.ts';
-import type { PayloadRef } from '../../store/payloads.ts';
-import { insertFile } from '../../store/stored-files.sql.ts';
-import { setResults } from '../../store/sweep.sql.ts';
+import { uuidv7 } from '../../base/clock.ts';
+import { reasonOf, Undone } from '../../base/errors.ts';
+import type { CompactDeps, Finished } from '../../batch/results/compact.ts';
+import { batchOutcomes } from '../../batch/results/outcomes.ts';
+import { isConnectionError } from '../../db/database.ts';
+import type { PayloadRef } from '../../payloads/payload-store.ts';
+import { setResults } from '../../worker/sweep/sweep.sql.ts';
+import { insertFile } from '../files/stored-files.sql.ts';
 import { publicBatchId } from './batch-id.ts';
 import { readCustomIds } from './custom-ids.ts';
 import { type ObjectSink, objectSink } from './object-sink.ts';
+import { finishOpenaiBatch, type ResultFilesRow, readForResults } from './openai-batches.sql.ts';
 import { resultLine } from './result-line.ts';
 
 /** Result files live for 30 days, as batch files do, unless the create says otherwise. */

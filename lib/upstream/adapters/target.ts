@@ -1,4 +1,4 @@
-import type { Host, HostKey } from '../../catalog/catalog.ts';
+import type { Host, HostKey } from '../../model/catalog.ts';
 
 /** Where and with which headers a call goes; the same for every item of a (host, key, versions). */
 export interface CallTarget {

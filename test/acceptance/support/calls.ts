@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { Database } from '../../../lib/store/db.ts';
+import type { Database } from '../../../lib/db/database.ts';
 import { KEYS } from './catalog.ts';
 
 /** Where a call goes. */

@@ -4,12 +4,12 @@ import { mkdtemp, realpath, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
-import { createLog } from '../../../lib/log.ts';
+import { createLog } from '../../../lib/base/log.ts';
+import { createDb, type Database } from '../../../lib/db/database.ts';
 import { postgresAccount } from '../../../lib/postgres/account.ts';
 import { findBinaries } from '../../../lib/postgres/binaries.ts';
 import { ensureCluster, ROLE } from '../../../lib/postgres/cluster.ts';
 import { runningPostmaster, spawnPostmaster } from '../../../lib/postgres/postmaster.ts';
-import { createDb, type Database } from '../../../lib/store/db.ts';
 import { freePort } from '../../support/server.ts';
 import { eventually } from './calls.ts';
 

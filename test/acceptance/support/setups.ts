@@ -7,7 +7,7 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { CreateQueueCommand, SQSClient } from '@aws-sdk/client-sqs';
 import type * as Functions from '../../../handlers/lambda.ts';
-import type { Database } from '../../../lib/store/db.ts';
+import type { Database } from '../../../lib/db/database.ts';
 import {
   type AwsServer,
   createBucket,

@@ -2,12 +2,12 @@ import { randomBytes } from 'node:crypto';
 import { controlGuard } from '../../../handlers/admin.ts';
 import { type ControlApp, controlRoutes } from '../../../handlers/control.ts';
 import { generateKey } from '../../../lib/auth/keys.ts';
+import { createLog } from '../../../lib/base/log.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
 import { createSecretBox } from '../../../lib/catalog/secrets.ts';
 import { createSnapshot, type Snapshot } from '../../../lib/catalog/snapshot.ts';
 import { serve } from '../../../lib/http/node.ts';
 import { keyHealth, resetKey } from '../../../lib/keypool/health.ts';
-import { createLog } from '../../../lib/log.ts';
 import { createTestDatabase, type TestDatabase } from '../postgres.ts';
 
 export interface Answer {

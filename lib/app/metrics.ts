@@ -1,0 +1,107 @@
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import type { Clock } from '../base/clock.ts';
+import type { WorkerDeps } from '../worker/worker.ts';
+
+const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
+
+/** What the service counts; names are documented in docs/operations.md. One registry per application, none global. */
+export interface Metrics {
+  registry: Registry;
+  itemsFinal: Counter<'state'>;
+  itemsReleased: Counter;
+  flushItems: Histogram;
+  flushBytes: Histogram;
+  flushSeconds: Histogram;
+  claimSeconds: Histogram;
+  upstreamSeconds: Histogram<'host' | 'class'>;
+  httpSeconds: Histogram<'method' | 'route' | 'status'>;
+}
+
+/** Makes the registry. `gauges` are read when the metrics are. */
+export function createMetrics(gauges: { running(): number; waiting(): number; committing(): number }): Metrics {
+  const registry = new Registry();
+  const registers = [registry];
+  collectDefaultMetrics({ register: registry });
+  const gauge = (name: string, help: string, read: () => number) =>
+    new Gauge({
+      name,
+      help,
+      registers,
+      collect() {
+        this.set(read());
+      },
+    });
+  gauge('relay_batch_items_running', 'Items in slots of this replica.', gauges.running);
+  gauge('relay_batch_queue_depth', 'Items claimed by this replica that wait for a slot.', gauges.waiting);
+  gauge('relay_batch_items_committing', 'Outcomes that wait for their group commit.', gauges.committing);
+  return {
+    registry,
+    itemsFinal: new Counter({
+      name: 'relay_batch_items_total',
+      help: 'Items made final by this replica.',
+      labelNames: ['state'],
+      registers,
+    }),
+    itemsReleased: new Counter({
+      name: 'relay_batch_items_released_total',
+      help: 'Items given back to wait or to run elsewhere.',
+      registers,
+    }),
+    flushItems: new Histogram({
+      name: 'relay_batch_flush_items',
+      help: 'Outcomes in one group commit.',
+      buckets: [1, 2, 4, 8, 16, 32, 64, 128, 256],
+      registers,
+    }),
+    flushBytes: new Histogram({
+      name: 'relay_batch_flush_bytes',
+      help: 'Response bytes in one segment.',
+      buckets: [1e3, 1e4, 1e5, 1e6, 4e6, 8e6, 64e6],
+      registers,
+    }),
+    flushSeconds: new Histogram({
+      name: 'relay_batch_flush_seconds',
+      help: 'Time of one group commit, segment write included.',
+      buckets: SECONDS,
+      registers,
+    }),
+    claimSeconds: new Histogram({
+      name: 'relay_batch_claim_seconds',
+      help: 'Time of one claim, planning included.',
+      buckets: SECONDS,
+      registers,
+    }),
+    upstreamSeconds: new Histogram({
+      name: 'relay_batch_upstream_seconds',
+      help: 'Time of one upstream call.',
+      labelNames: ['host', 'class'],
+      buckets: SECONDS,
+      registers,
+    }),
+    httpSeconds: new Histogram({
+      name: 'relay_batch_http_seconds',
+      help: 'Time of one HTTP request.',
+      labelNames: ['method', 'route', 'status'],
+      buckets: SECONDS,
+      registers,
+    }),
+  };
+}
+
+/** What a worker tells of itself, counted. */
+export function observeWorker(metrics: Metrics, clock: Clock): WorkerDeps['observe'] {
+  return {
+    claim: (seconds) => metrics.claimSeconds.observe(seconds),
+    flush({ items, bytes, seconds }) {
+      metrics.flushItems.observe(items);
+      metrics.flushBytes.observe(bytes);
+      metrics.flushSeconds.observe(seconds);
+    },
+    final: (state, count) => metrics.itemsFinal.inc({ state }, count),
+    released: (count) => metrics.itemsReleased.inc(count),
+    upstream(host, result) {
+      const end = result.responseEndedAt ?? clock.now();
+      metrics.upstreamSeconds.observe({ host, class: result.class }, Math.max(0, end - result.startedAt) / 1000);
+    },
+  };
+}

@@ -1,0 +1,190 @@
+import type { Db } from '../../db/database.ts';
+import { ITEM_STATES, type ItemState } from '../../model/batch.ts';
+import { blockWriter, type ElementBlock } from './block.ts';
+import type { ChunkMemory } from './chunk-memory.ts';
+import { type Outcomes, readOutcomes } from './outcomes.sql.ts';
+import { checked, readSpans, type Scratch, type SpanStore, spanFault } from './spans.ts';
+
+export interface ElementDeps {
+  db: Db;
+  payloads: SpanStore;
+}
+
+export interface ElementOptions {
+  /** Elements with an idx above this; -1 for all. */
+  after: number;
+  totalItems: number;
+  /** Most elements that will be taken, so that no more rows are read; null for all. */
+  limit: number | null;
+  state: ItemState | null;
+  /** A response with more bytes is not read, and its element says so; null: however large. */
+  maxBytes: number | null;
+  /**
+   * What becomes of a span that cannot be read, or is not what was written: `render` gives the element of design section
+   * 5 with the reason, `throw` ends with UnreadableSpan, `throw_missing` only when the object is not there.
+   */
+  onBadSpan: 'render' | 'throw' | 'throw_missing';
+  /** Where chunks come from, when whoever gets the blocks gives them back. */
+  memory?: ChunkMemory;
+}
+
+/** A stored response that could not be read back. */
+export class UnreadableSpan extends Error {
+  readonly idx: number;
+  /** The object is not there: deleted with its batch, gone after compaction, or lost. */
+  readonly missing: boolean;
+
+  constructor(idx: number, reason: string, missing: boolean) {
+    super(`output of item ${idx}: ${reason}`);
+    this.name = 'UnreadableSpan';
+    this.idx = idx;
+    this.missing = missing;
+  }
+}
+
+/** Rows of the first query: few, for the first byte's sake. The next ones have up to GROWTH times as many as the last. */
+const FIRST_ROWS = 256;
+const GROWTH = 4;
+/** Rows of one query, and the bytes that limit them: the longer their reading takes, the older they are. */
+const LEAST_ROWS = 1024;
+const MOST_ROWS = 8192;
+const ROWS_BYTES = 16 * 1024 * 1024;
+/** Response bytes of one load. Two are in memory at a time (one loads while the other is sent), as read and as rendered. */
+const LOAD_BYTES = 4 * 1024 * 1024;
+/** What an element has around its response, at most. */
+const FRAME_BYTES = 64;
+/** Why an element has no response: the texts of `maxBytes`. */
+export const TOO_LARGE = 'larger than one answer here can be';
+
+const COMPLETED = ITEM_STATES.indexOf('completed');
+const DISCARDED = ITEM_STATES.indexOf('discarded');
+
+/** Some rows of one query: those from `from` up to, but not including, `to`. */
+interface Load {
+  rows: Outcomes;
+  from: number;
+  to: number;
+  bytes: number;
+  /** How many discarded rows come before them. */
+  discarded: number;
+}
+
+/**
+ * The elements of a batch from its item rows and segments, in idx order, some MiB at a time. Each span is checked
+ * against its CRC32 before its element is begun. No transaction spans the calls: rows are of the moment they are read, and
+ * whoever needs all of them checks that none is missing (a batch may be deleted meanwhile).
+ */
+export async function* resultElements(
+  deps: ElementDeps,
+  batchId: string,
+  options: ElementOptions,
+): AsyncGenerator<ElementBlock> {
+  // Blocks are copies of what was read: of two loads at a time each can use a memory of its own again and again.
+  let scratch: Scratch = { memory: null, release: null };
+  let spare: Scratch = { memory: null, release: null };
+  let loading: Promise<ElementBlock> | null = null;
+  for await (const part of readRows(deps.db, batchId, options)) {
+    const next = load(deps.payloads, part, options, scratch);
+    next.catch(() => {}); // awaited in the next round, unless the reader has gone by then
+    [scratch, spare] = [spare, scratch];
+    if (loading) yield await loading;
+    loading = next;
+  }
+  if (loading) yield await loading;
+}
+
+/** Rows in loads that hold at most LOAD_BYTES of responses, or one larger one. The next rows come while these load. */
+async function* readRows(db: Db, batchId: string, options: ElementOptions): AsyncGenerator<Load> {
+  const { state, totalItems } = options;
+  let left = options.limit ?? Number.POSITIVE_INFINITY;
+  const query = (from: number, size: number) => {
+    const to = Math.min(from + size, totalItems) - 1;
+    const rows = readOutcomes(db, { batchId, from, to, state });
+    rows.catch(() => {}); // awaited in the next round, unless the reader has gone by then
+    return { rows, to };
+  };
+  let from = options.after + 1;
+  let size = FIRST_ROWS;
+  let next = from < totalItems && left > 0 ? query(from, size) : null;
+  while (next) {
+    const rows = await next.rows;
+    const given = Math.min(rows.count, left);
+    from = next.to + 1;
+    left -= given;
+    size = nextSize(rows, size);
+    next = from < totalItems && left > 0 ? query(from, size) : null;
+    yield* splitBySize(rows, given, options.maxBytes ?? Number.POSITIVE_INFINITY);
+  }
+}
+
+/**
+ * How many rows to ask for next. As many as can be: with 2000 at a time the answers for 50,000 items, half of them open,
+ * kept a reader waiting for up to half of its time on a busy machine.
+ */
+function nextSize(rows: Outcomes, last: number): number {
+  let bytes = 0;
+  for (let i = 0; i < rows.count; i++) if (rows.state[i] === COMPLETED) bytes += rows.length[i]!;
+  const fit = bytes === 0 ? MOST_ROWS : Math.floor((ROWS_BYTES * rows.count) / bytes);
+  return Math.max(LEAST_ROWS, Math.min(fit, last * GROWTH, MOST_ROWS));
+}
+
+function* splitBySize(rows: Outcomes, count: number, maxBytes: number): Generator<Load> {
+  let load: Load = { rows, from: 0, to: 0, bytes: 0, discarded: 0 };
+  let discarded = 0;
+  for (let i = 0; i < count; i++) {
+    const length = rows.state[i] === COMPLETED && rows.length[i]! <= maxBytes ? rows.length[i]! : 0;
+    if (load.bytes + length > LOAD_BYTES && i > load.from) {
+      yield load;
+      load = { rows, from: i, to: i, bytes: 0, discarded };
+    }
+    load.to = i + 1;
+    load.bytes += length;
+    if (rows.state[i] === DISCARDED) discarded++;
+  }
+  if (load.to > load.from) yield load;
+}
+
+async function load(store: SpanStore, part: Load, options: ElementOptions, scratch: Scratch): Promise<ElementBlock> {
+  const { rows, from, to } = part;
+  const most = options.maxBytes ?? Number.POSITIVE_INFINITY;
+  const wanted: number[] = [];
+  for (let i = from; i < to; i++) if (rows.state[i] === COMPLETED && rows.length[i]! <= most) wanted.push(i);
+  try {
+    return render(part, await readSpans(store, rows, wanted, scratch), options);
+  } finally {
+    scratch.release?.();
+    scratch.release = null;
+  }
+}
+
+/** `bodies` are those of the completed items that are not too large, in idx order. */
+function render(
+  { rows, from, to, bytes, discarded }: Load,
+  bodies: readonly (Buffer | Error)[],
+  { onBadSpan, maxBytes, memory }: ElementOptions,
+): ElementBlock {
+  const most = maxBytes ?? Number.POSITIVE_INFINITY;
+  const writer = blockWriter(bytes + FRAME_BYTES * (to - from), memory?.take);
+  let error = discarded;
+  let body = 0;
+  for (let i = from; i < to; i++) {
+    const idx = rows.idx[i]!;
+    const state = rows.state[i]!;
+    if (state === DISCARDED) writer.discarded(idx, rows.errors[error++]!);
+    else if (state !== COMPLETED) writer.bare(idx, state);
+    else if (rows.length[i]! > most) writer.failed(idx, TOO_LARGE);
+    else {
+      const read = checked(bodies[body++]!, rows.crc[i]!);
+      if (Buffer.isBuffer(read)) {
+        writer.response(idx, read);
+        continue;
+      }
+      const { reason, missing } = spanFault(read);
+      if (onBadSpan === 'throw' || (onBadSpan === 'throw_missing' && missing)) {
+        throw new UnreadableSpan(idx, reason, missing);
+      }
+      writer.failed(idx, reason);
+    }
+  }
+  return writer.done();
+}

@@ -1,0 +1,158 @@
+import { crc32 } from 'node:zlib';
+import { PayloadNotFound, type PayloadRef, type PayloadStore, type RangeRead } from '../../payloads/payload-store.ts';
+import { GAP_BYTES, MAX_READ_BYTES, readRanges, readReason } from '../../payloads/ranges.ts';
+import { LARGE_BYTES } from './block.ts';
+import type { Outcomes } from './outcomes.sql.ts';
+
+export type SpanStore = Pick<PayloadStore, 'read' | 'readMany'>;
+
+/**
+ * Memory that reads go into, made at the first use. What was read lies in it until the next call with the same; what lies
+ * in memory of the store until `release`, which whoever is done with it calls.
+ */
+export interface Scratch {
+  memory: Buffer | null;
+  release: (() => void) | null;
+}
+
+/** A little more than the responses of one load: what lies between them is read as well. */
+const SCRATCH_BYTES = 4.5 * 1024 * 1024;
+/** From so many reads on they are made together, where the store can. */
+const MANY = 8;
+/** Enough for the latency of S3 and for the four threads that read files; few enough for many readers at once. */
+const READS_AT_ONCE = 16;
+
+const MISMATCH = new Error('checksum mismatch');
+
+/** One read: rows of one segment, in the order of their offsets, close to each other. */
+interface Span extends RangeRead {
+  /** Begins with a response that is passed on as it is, so it cannot lie in memory that is used again. */
+  large: boolean;
+  /** Positions in what was asked for. */
+  members: number[];
+}
+
+/**
+ * The responses of completed rows, in the order of `wanted`, not checked yet; or the error that kept one from being read.
+ * With as few reads as possible, some of them at a time. Never rejects.
+ */
+export async function readSpans(
+  store: SpanStore,
+  rows: Outcomes,
+  wanted: readonly number[],
+  scratch: Scratch,
+): Promise<(Buffer | Error)[]> {
+  const out: (Buffer | Error)[] = new Array(wanted.length);
+  const merged = mergeSpans(rows, wanted);
+  const place = ({ offset, members }: Span, bytes: Buffer, at: number) => {
+    for (const position of members) {
+      const row = wanted[position]!;
+      const from = at + rows.offset[row]! - offset;
+      out[position] = bytes.subarray(from, from + rows.length[row]!);
+    }
+  };
+  const spans = merged.length < MANY ? merged : await readMany(store, merged, scratch, place);
+  let used = 0;
+  const memoryOf = ({ length, large }: Span): Buffer | undefined => {
+    if (large || used + length > SCRATCH_BYTES) return undefined;
+    scratch.memory ??= Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+    used += length;
+    return scratch.memory.subarray(used - length, used);
+  };
+  let next = 0;
+  const reader = async () => {
+    while (next < spans.length) {
+      const span = spans[next++]!;
+      const { ref, offset, length, members } = span;
+      const bytes = await store.read(ref, offset, length, memoryOf(span)).catch(() => null);
+      if (bytes !== null) {
+        place(span, bytes, 0);
+        continue;
+      }
+      const read = await readAgain(store, rows, wanted, span);
+      for (const [m, position] of members.entries()) out[position] = read[m]!;
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(READS_AT_ONCE, spans.length) }, reader));
+  return out;
+}
+
+/** Reads what it can in one go, and gives the spans that are left. */
+async function readMany(
+  store: SpanStore,
+  spans: Span[],
+  scratch: Scratch,
+  place: (span: Span, bytes: Buffer, at: number) => void,
+): Promise<Span[]> {
+  const small = spans.filter(({ large }) => !large);
+  const many = await store.readMany?.(small);
+  if (!many) return spans;
+  scratch.release = many.release;
+  const left = spans.filter(({ large }) => large);
+  let at = 0;
+  for (const [i, span] of small.entries()) {
+    if (many.done[i] === 1) place(span, many.memory, at);
+    else left.push(span);
+    at += span.length;
+  }
+  return left;
+}
+
+/** Why a response is not there, as the end of a sentence; and whether that is because its object is not. */
+export function spanFault(error: Error): { reason: string; missing: boolean } {
+  return {
+    reason: error === MISMATCH ? MISMATCH.message : readReason(error),
+    missing: error instanceof PayloadNotFound,
+  };
+}
+
+/** With pauses, and in the end each alone, so that a bad spot costs only what is on it. */
+function readAgain(store: SpanStore, rows: Outcomes, wanted: readonly number[], span: Span) {
+  const ranges = span.members.map((position) => {
+    const row = wanted[position]!;
+    return { offset: rows.offset[row]!, length: rows.length[row]! };
+  });
+  return readRanges(store, span.ref, ranges);
+}
+
+/** The response, or the error that it is not what was written. Just before it is copied: then it is in the cache for that. */
+export function checked(read: Buffer | Error, crc: number): Buffer | Error {
+  return read instanceof Error || crc32(read) === crc ? read : MISMATCH;
+}
+
+function mergeSpans(rows: Outcomes, wanted: readonly number[]): Span[] {
+  const bySegment: (number[] | undefined)[] = new Array(rows.segmentIds.length);
+  for (let position = 0; position < wanted.length; position++) {
+    const segment = rows.segment[wanted[position]!]!;
+    const members = bySegment[segment];
+    if (members) members.push(position);
+    else bySegment[segment] = [position];
+  }
+  const offsetOf = (position: number) => rows.offset[wanted[position]!]!;
+  const spans: Span[] = [];
+  for (let segment = 0; segment < bySegment.length; segment++) {
+    const members = bySegment[segment];
+    if (members === undefined) continue;
+    if (members.length > 1) members.sort((a, b) => offsetOf(a) - offsetOf(b));
+    const ref: PayloadRef = { kind: 'segment', id: rows.segmentIds[segment]! };
+    let span: Span | null = null;
+    for (const position of members) {
+      const offset = offsetOf(position);
+      const length = rows.length[wanted[position]!]!;
+      const large = length >= LARGE_BYTES;
+      if (span !== null && !large && joins(span, offset, length)) {
+        span.members.push(position);
+        span.length = Math.max(span.length, offset + length - span.offset);
+      } else {
+        span = { ref, offset, length, large, members: [position] };
+        spans.push(span);
+      }
+    }
+  }
+  return spans;
+}
+
+function joins(span: Span, offset: number, length: number): boolean {
+  const gap = offset - (span.offset + span.length);
+  return gap <= GAP_BYTES && offset + length - span.offset <= MAX_READ_BYTES;
+}

@@ -1,0 +1,176 @@
+import { z } from 'zod';
+import { cutText } from '../../base/errors.ts';
+import { name as nameField } from './fields.ts';
+import { KINDS, type Kind, SPECS, type SpecOf } from './kinds.ts';
+import { slug } from './slug.ts';
+
+/** One thing that is wrong with a catalogue, and where. Never holds a secret or more than a cut of what was written. */
+export interface CatalogFault {
+  /** Path of the YAML file; null for a body of the control API. */
+  file: string | null;
+  /** Number of the document in its file, from 1; null when the fault is the file's, or there is no file. */
+  document: number | null;
+  kind: string | null;
+  name: string | null;
+  /** Such as `spec.rules[0].meter`; empty when the document as a whole is meant. */
+  field: string;
+  message: string;
+}
+
+/** What every kind may carry besides its name; the service itself makes nothing of it. */
+export interface Metadata {
+  displayName?: string | undefined;
+  labels?: Record<string, string> | undefined;
+}
+
+/** Where a document was read. */
+export interface Where {
+  file: string | null;
+  document: number | null;
+}
+
+interface DocumentOf<K extends Kind> extends Where {
+  kind: K;
+  name: string;
+  metadata: Metadata;
+  spec: SpecOf<K>;
+}
+
+/** A document that passed the schema of its kind. References and rules across documents are checked when it is applied. */
+export type CatalogDocument = { [K in Kind]: DocumentOf<K> }[Kind];
+
+/** A good document, or everything that is wrong with it (never an empty list). */
+export type Checked = { ok: true; document: CatalogDocument } | { ok: false; faults: CatalogFault[] };
+
+const label = z
+  .string()
+  .max(1024, 'must be at most 1024 characters')
+  .regex(/^[^\p{Cc}\p{Cs}]*$/u, 'must not contain line breaks, NUL or other control characters');
+
+const envelope = z.strictObject({
+  kind: z.enum(KINDS),
+  metadata: z.strictObject({
+    name: nameField,
+    displayName: label.min(1, 'must not be empty').optional(),
+    labels: z.record(z.string().regex(/^[A-Za-z0-9._/-]{1,128}$/), label).optional(),
+  }),
+  spec: z.unknown().optional(),
+});
+
+/** Checks one document, all of it: gives every fault there is. `raw` may be anything that YAML or JSON can hold. */
+export function checkDocument(raw: unknown, where: Where): Checked {
+  const outer = envelope.safeParse(raw, { error: messageOf });
+  const kind = kindIn(raw);
+  const name = nameIn(raw);
+  const inner = kind === null ? null : SPECS[kind].safeParse(specIn(raw), { error: messageOf });
+  if (outer.success && inner?.success && !hasProto(raw)) {
+    const { spec: _, kind: __, ...rest } = outer.data;
+    const { name: own, ...metadata } = rest.metadata;
+    if (kind !== 'Model' || slug(own) !== '') {
+      return { ok: true, document: { ...where, kind, name: own, metadata, spec: inner.data } as CatalogDocument };
+    }
+  }
+  const fault = (field: string, message: string): CatalogFault => ({ ...where, kind, name, field, message });
+  const faults = [
+    ...(outer.error?.issues ?? []).flatMap((issue) => explain(issue, [], fault)),
+    ...(inner?.error?.issues ?? []).flatMap((issue) => explain(issue, ['spec'], fault)),
+  ];
+  if (hasProto(raw)) faults.push(fault('metadata.labels', 'unknown field "__proto__"'));
+  if (kind === 'Model' && outer.success && name !== null && slug(name) === '') {
+    faults.push(fault('metadata.name', 'must contain a letter or a digit'));
+  }
+  return { ok: false, faults };
+}
+
+/** A faulty document as far as it is good: a reference to it is no second fault, and its own references are still checked. */
+export interface Claim extends Where {
+  kind: Kind;
+  name: string;
+  /** The fields that are good by themselves. */
+  spec: Record<string, unknown>;
+}
+
+/** What a document claims, even when it is faulty; null when its kind or name cannot be told. */
+export function claimOf(raw: unknown, where: Where): Claim | null {
+  const [kind, name] = [kindIn(raw), nameIn(raw)];
+  if (kind === null || name === null) return null;
+  const spec = specIn(raw);
+  const good = Object.entries<z.ZodType>(SPECS[kind].shape).flatMap(([key, field]) => {
+    const parsed = field.safeParse(fieldOf(spec, key));
+    return parsed.success && parsed.data !== undefined ? [[key, parsed.data]] : [];
+  });
+  return { ...where, kind, name, spec: Object.fromEntries(good) };
+}
+
+function explain(
+  issue: z.core.$ZodIssue,
+  prefix: PropertyKey[],
+  fault: (field: string, message: string) => CatalogFault,
+): CatalogFault[] {
+  const path = [...prefix, ...issue.path];
+  if (issue.code !== 'unrecognized_keys') return [fault(formatPath(path), issue.message)];
+  return issue.keys.map((key) => fault(formatPath([...path, key]), 'unknown field'));
+}
+
+/** `spec.rules[0].meter`; keys that are no plain words in quotes. */
+function formatPath(path: readonly PropertyKey[]): string {
+  let out = '';
+  for (const step of path) {
+    const word = cutText(String(step), 64);
+    if (typeof step === 'number') out += `[${step}]`;
+    else if (/^[\w-]+$/.test(word)) out += out === '' ? word : `.${word}`;
+    else out += `["${word}"]`;
+  }
+  return out;
+}
+
+const TYPES: Record<string, string> = {
+  string: 'a string',
+  number: 'a number',
+  int: 'a whole number',
+  boolean: 'true or false',
+  object: 'a mapping',
+  record: 'a mapping',
+  array: 'a list',
+};
+
+/** Words for what zod found, where the field itself has none. Values are never echoed: one might be a secret. */
+function messageOf(issue: z.core.$ZodRawIssue): string | undefined {
+  switch (issue.code) {
+    case 'invalid_type':
+      return issue.input === undefined ? 'is required' : `must be ${TYPES[issue.expected] ?? issue.expected}`;
+    case 'invalid_value':
+      return issue.input === undefined ? 'is required' : `must be one of ${issue.values.join(', ')}`;
+    case 'invalid_union':
+      return Array.isArray(issue.options) ? `must be one of ${issue.options.join(', ')}` : undefined;
+    case 'invalid_key':
+      return 'must be 1-128 characters of A-Z a-z 0-9 . _ / -';
+    default:
+      return undefined;
+  }
+}
+
+function fieldOf(value: unknown, key: string): unknown {
+  return typeof value === 'object' && value !== null && Object.hasOwn(value, key)
+    ? (value as Record<string, unknown>)[key]
+    : undefined;
+}
+
+function kindIn(raw: unknown): Kind | null {
+  return KINDS.find((kind) => kind === fieldOf(raw, 'kind')) ?? null;
+}
+
+function nameIn(raw: unknown): string | null {
+  const name = fieldOf(fieldOf(raw, 'metadata'), 'name');
+  return typeof name === 'string' ? cutText(name) : null;
+}
+
+/** `spec:` with nothing behind it is null in YAML; kinds without required fields take it as empty. */
+function specIn(raw: unknown): unknown {
+  return fieldOf(raw, 'spec') ?? {};
+}
+
+/** zod's records pass over a key `__proto__` silently; nothing of a catalogue is ignored. */
+function hasProto(raw: unknown): boolean {
+  return fieldOf(fieldOf(fieldOf(raw, 'metadata'), 'labels'), '__proto__') !== undefined;
+}

@@ -1,0 +1,82 @@
+import { createHash } from 'node:crypto';
+import pg from 'pg';
+import { sleep } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+
+/** The former process of this instance may still be dying: its connection is closed within moments. */
+const PATIENCE_MS = 3000;
+
+export interface InstanceLock {
+  /** False: another live process runs under this instance id. */
+  held: boolean;
+  release(): Promise<void>;
+}
+
+/**
+ * Makes sure that an instance id belongs to one process: an instance that starts again takes its former workers' items
+ * back at once, which must never hit a live one (two servers in one folder share the id file). The lock lives as long as
+ * its direct connection; when Postgres restarts it is taken again, with back-off. Rejects when Postgres cannot be reached
+ * at first.
+ */
+export async function lockInstance(directDsn: string, instance: string, log: Log): Promise<InstanceLock> {
+  const key = createHash('sha256').update(`relay-batch instance ${instance}`).digest().readBigInt64BE().toString();
+  const released = new AbortController();
+  let client: pg.Client | null = await holdLock(directDsn, key, log);
+  if (client === null) return { held: false, release: async () => {} };
+
+  const keep = async (): Promise<void> => {
+    for (let failures = 0; !released.signal.aborted; failures++) {
+      if (client !== null) {
+        await closed(client, released.signal);
+        if (released.signal.aborted) return;
+        failures = 0;
+      }
+      await sleep(Math.min(5000, 100 * 2 ** failures), released.signal);
+      client = released.signal.aborted ? null : await holdLock(directDsn, key, log).catch(() => null);
+    }
+  };
+  const kept = keep();
+  return {
+    held: true,
+    async release() {
+      released.abort();
+      await client?.end().catch(() => {});
+      await kept;
+      await client?.end().catch(() => {});
+    },
+  };
+}
+
+/** A connection that holds the lock; null when another process has it and keeps it. */
+async function holdLock(dsn: string, key: string, log: Log): Promise<pg.Client | null> {
+  const client = new pg.Client({
+    connectionString: dsn,
+    application_name: 'relay-batch instance',
+    connectionTimeoutMillis: 10_000,
+    keepAlive: true,
+  });
+  client.on('error', (error) => log.debug({ err: reasonOf(error) }, 'instance lock connection lost'));
+  try {
+    await client.connect();
+    const deadline = performance.now() + PATIENCE_MS;
+    for (;;) {
+      const result = await client.query<{ held: boolean }>('select pg_try_advisory_lock($1::bigint) as held', [key]);
+      if (result.rows[0]!.held) return client;
+      if (performance.now() > deadline) break;
+      await sleep(100);
+    }
+  } catch (error) {
+    await client.end().catch(() => {});
+    throw error;
+  }
+  await client.end().catch(() => {});
+  return null;
+}
+
+function closed(client: pg.Client, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    client.once('end', () => resolve());
+    signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+}

@@ -1,0 +1,126 @@
+import { Buffer } from 'node:buffer';
+import { hash } from 'node:crypto';
+import { crc32 } from 'node:zlib';
+import { cutText } from '../../../base/errors.ts';
+import { type Spans, spanList } from '../../../json/spans.ts';
+import { type Fault, fileFaults, type LineFault, lineFaults, MAX_FAULTS } from './faults.ts';
+import { readInputLine, stringOf } from './input-line.ts';
+import { lineReader } from './line-reader.ts';
+
+/** Requests of one batch, and bytes of one of its lines (front-doors section 3; a native submit is as large at most). */
+export const MAX_REQUESTS = 50_000;
+export const MAX_LINE_BYTES = 32 * 1024 * 1024;
+
+/** What an input file came to. The rest counts only without faults. */
+export interface Checked {
+  faults: Fault[];
+  /** Where the body of each request stands in the file. */
+  items: Spans;
+  /** CRC32 of each body. */
+  crcs: Uint32Array;
+  /** The `model` of all requests when they name the same, cut to 128 characters; else null. */
+  model: string | null;
+}
+
+/** A check of an input file that arrives in pieces; it looks at every line and keeps numbers and digests of them. */
+export interface InputCheck {
+  push(chunk: Buffer): void;
+  /** True when no more faults are reported, and the rest of the file makes no difference. */
+  full(): boolean;
+  /** The custom_ids found since the last call, as they were sent: one JSON string a line. */
+  takeCustomIds(): Buffer;
+  end(): Checked;
+}
+
+const LF = Buffer.from('\n');
+/** A custom_id in a duplicate's message is cut anyway: a longer one is not even decoded. */
+const MAX_SHOWN_BYTES = 1024;
+const BACKSLASH = 0x5c;
+
+/** A check for a batch with this endpoint. */
+export function inputCheck(endpoint: string): InputCheck {
+  const reader = lineReader(MAX_LINE_BYTES);
+  const spans = spanList();
+  const crcs = new Uint32Array(MAX_REQUESTS);
+  const faults: Fault[] = [];
+  const firstLines = new Map<string, number>();
+  let customIds: Buffer[] = [];
+  let requests = 0;
+  let firstModel: Buffer | null = null;
+  let sameModel = true;
+
+  const report = (line: number, found: LineFault) => {
+    if (faults.length < MAX_FAULTS) faults.push({ ...found, line });
+  };
+  const compareModel = (model: Buffer | null) => {
+    if (requests === 1) firstModel = model && Buffer.from(model);
+    else sameModel &&= model !== null && firstModel !== null && sameText(model, firstModel);
+  };
+
+  const onLine = (bytes: Buffer | null, offset: number, line: number) => {
+    if (++requests > MAX_REQUESTS || faults.length === MAX_FAULTS) return;
+    if (bytes === null) return report(line, lineFaults.tooLong(MAX_LINE_BYTES));
+    const { faults: found, customId, body, model } = readInputLine(bytes, endpoint);
+    for (const one of found) report(line, one);
+    if (customId !== null) {
+      const text = bytes.subarray(customId.start, customId.end);
+      const key = keyOf(text);
+      const first = firstLines.get(key);
+      if (first === undefined) firstLines.set(key, line);
+      else report(line, lineFaults.duplicate(shown(text), first, line));
+      if (faults.length === 0) customIds.push(Buffer.from(text), LF);
+    }
+    if (faults.length > 0 || body === null) return;
+    spans.push(offset + body.start, offset + body.end);
+    crcs[requests - 1] = crc32(bytes.subarray(body.start, body.end));
+    compareModel(model && bytes.subarray(model.start, model.end));
+  };
+
+  return {
+    push: (chunk) => reader.push(chunk, onLine),
+    full: () => faults.length === MAX_FAULTS,
+    takeCustomIds() {
+      const taken = Buffer.concat(customIds);
+      customIds = [];
+      return taken;
+    },
+    end() {
+      reader.end(onLine);
+      if (requests === 0) faults.push(fileFaults.empty);
+      if (requests > MAX_REQUESTS && faults.length < MAX_FAULTS) {
+        faults.push(fileFaults.tooMany(requests, MAX_REQUESTS));
+      }
+      const model = sameModel && firstModel !== null ? cutText(textOf(firstModel)) : null;
+      return { faults, items: spans.take(), crcs: crcs.subarray(0, requests), model };
+    },
+  };
+}
+
+function textOf(json: Buffer): string {
+  return stringOf(json, { start: 0, end: json.length });
+}
+
+function sameText(a: Buffer, b: Buffer): boolean {
+  if (a.equals(b)) return true;
+  if (a.indexOf(BACKSLASH) < 0 && b.indexOf(BACKSLASH) < 0) return false;
+  return textOf(a) === textOf(b);
+}
+
+/**
+ * What tells one custom_id from another: its text, however it was escaped. The digest of a long one, so that 50,000 of
+ * them cost a few megabytes; over UTF-16 where UTF-8 would make all lone surrogates the same.
+ */
+function keyOf(json: Buffer): string {
+  if (json.indexOf(BACKSLASH) < 0) {
+    const text = json.subarray(1, -1);
+    return text.length <= 64 ? `=${text.toString('utf8')}` : `8${hash('sha256', text, 'base64')}`;
+  }
+  const text = textOf(json);
+  if (!text.isWellFormed()) return `16${hash('sha256', Buffer.from(text, 'utf16le'), 'base64')}`;
+  const bytes = Buffer.from(text);
+  return bytes.length <= 64 ? `=${text}` : `8${hash('sha256', bytes, 'base64')}`;
+}
+
+function shown(json: Buffer): string {
+  return json.length <= MAX_SHOWN_BYTES ? textOf(json) : json.toString('utf8', 1, MAX_SHOWN_BYTES);
+}

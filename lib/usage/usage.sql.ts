@@ -1,0 +1,121 @@
+import type { Db } from '../db/database.ts';
+import { TOKEN_PARTS, type TokenPart } from '../model/usage-event.ts';
+import { FILTER_PARAMETERS, filterValues, MATCHES, type UsageFilter } from './usage-filter.sql.ts';
+
+/**
+ * Makes the transaction one for reports, with one view of the data for all its statements, and gives the database's time
+ * (epoch ms with a fraction). Plans are made for the parameters at hand, since most filters fold away.
+ */
+export async function beginReport(tx: Db): Promise<number> {
+  await tx.query({
+    name: 'begin_usage_report',
+    text: 'set transaction isolation level repeatable read, read only',
+    values: [],
+  });
+  const result = await tx.query<{ now: number }>({
+    name: 'configure_usage_report',
+    text: `select set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true),
+        (extract(epoch from clock_timestamp()) * 1000)::float8 as now`,
+    values: [],
+  });
+  return result.rows[0]!.now;
+}
+
+/** Sums as text: a bigint column adds up to more than a number holds. Parts that do not occur are null. */
+export type TokenSums = Record<`tokens_${TokenPart}`, string | null>;
+
+/** A usage event with its route and attribution. Counts are below 2^53 (lib/usage/tokens.ts), money is text. */
+export interface EventRow extends Record<`tokens_${TokenPart}`, number | null> {
+  batch_id: string;
+  batch_idx: number;
+  ts: Date;
+  status: number;
+  attempts: number;
+  duration_ms: number;
+  started_at: Date | null;
+  response_start_ms: number | null;
+  response_end_ms: number | null;
+  error_kind: string | null;
+  error_message: string | null;
+  finish_reason: string | null;
+  instance: string | null;
+  cost_nanos: string | null;
+  cost_breakdown: Record<string, number> | null;
+  requested_model: string | null;
+  model: string | null;
+  provider: string | null;
+  host: string | null;
+  host_key: string | null;
+  adapter: string | null;
+  pricing: string | null;
+  resolved_via: string | null;
+  owner: string | null;
+  policy: string | null;
+  project: string | null;
+  team: string | null;
+  principal_kind: string | null;
+  principal_id: string | null;
+  credential_kind: string | null;
+  credential_id: string | null;
+}
+
+/** An event's place in the order of (ts, batch_id, batch_idx). */
+export interface EventPosition {
+  ts: Date;
+  batch_id: string;
+  batch_idx: number;
+}
+
+const own = (n: number) => `$${FILTER_PARAMETERS + n}`;
+const tokenColumns = TOKEN_PARTS.map((part) => `e.tokens_${part}`).join(', ');
+
+// The page is found first, by the index on time; names are looked up for its rows only.
+const LIST_EVENTS = `
+  select e.batch_id, e.batch_idx, e.ts, e.status, e.attempts, e.duration_ms, e.started_at, e.response_start_ms,
+    e.response_end_ms, e.error_kind, e.error_message, e.finish_reason, e.instance, ${tokenColumns},
+    e.cost_nanos::text, e.cost_breakdown,
+    r.requested_model, r.model, r.provider, r.host, r.host_key, r.adapter, r.pricing, r.resolved_via,
+    a.owner, a.policy, a.project, a.team, a.principal_kind, a.principal_id, a.credential_kind, a.credential_id
+  from (
+    select * from usage_events e
+    where ${MATCHES}
+      and (${own(1)}::timestamptz is null
+        or (e.ts, e.batch_id, e.batch_idx) < (${own(1)}::timestamptz, ${own(2)}::uuid, ${own(3)}::int))
+    order by e.ts desc, e.batch_id desc, e.batch_idx desc
+    limit ${own(4)}::int
+  ) e
+  left join usage_routes r on r.id = e.route
+  left join usage_attributions a on a.batch_id = e.batch_id
+  order by e.ts desc, e.batch_id desc, e.batch_idx desc`;
+
+/** Events that match, newest first; `after` is the last one of the page before. Run it behind `beginReport`. */
+export async function listEvents(
+  tx: Db,
+  filter: UsageFilter,
+  after: EventPosition | null,
+  limit: number,
+): Promise<EventRow[]> {
+  const result = await tx.query<EventRow>({
+    name: 'list_usage_events',
+    text: LIST_EVENTS,
+    values: [...filterValues(filter), after?.ts ?? null, after?.batch_id ?? null, after?.batch_idx ?? null, limit],
+  });
+  return result.rows;
+}
+
+export interface BatchSums extends TokenSums {
+  cost_nanos: string | null;
+  unpriced: number;
+}
+
+const SUM_BATCH = `
+  select ${TOKEN_PARTS.map((part) => `sum(tokens_${part})::text as tokens_${part}`).join(', ')},
+    sum(cost_nanos)::text as cost_nanos,
+    (count(*) filter (where status > 0 and cost_nanos is null))::int as unpriced
+  from usage_events where batch_id = $1::uuid`;
+
+/** What the events of one batch add up to so far. */
+export async function sumBatch(db: Db, batchId: string): Promise<BatchSums> {
+  const result = await db.query<BatchSums>({ name: 'sum_batch_usage', text: SUM_BATCH, values: [batchId] });
+  return result.rows[0]!;
+}

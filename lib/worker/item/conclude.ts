@@ -1,0 +1,161 @@
+import type { Clock } from '../../base/clock.ts';
+import type { KeyPool } from '../../keypool/pool.ts';
+import type { BucketRule } from '../../limits/rules.ts';
+import type { HostKey } from '../../model/catalog.ts';
+import type { ErrorKind, UsageFacts } from '../../model/usage-event.ts';
+import type { Candidate } from '../../routing/plan.ts';
+import { failureOf, nextBinding } from '../../upstream/attempt-policy.ts';
+import type { CallClass, CallResult } from '../../upstream/outcome.ts';
+import { price } from '../../usage/cost.ts';
+import { measure } from '../../usage/measure.ts';
+import { routeFacts } from './facts.ts';
+import type { Judged } from './judge.ts';
+import { type Outcome, refused, released } from './outcome.ts';
+import type { Ready } from './prepared.ts';
+
+/** Retries of `max_attempts`: 1 s, doubled each round, at most 60 s, with jitter; Retry-After is the floor. */
+const ROUND_BASE_MS = 1000;
+const ROUND_MAX_MS = 60_000;
+/** An item that finds a breaker's probe under way looks again after this long at the earliest. */
+const MIN_PAUSE_MS = 250;
+
+/** Classes that `max_attempts` runs again (front-doors section 1: 429, 5xx, network and unreachable). */
+const RETRYABLE: ReadonlySet<CallClass> = new Set<CallClass>([
+  'rate_limit_short',
+  'rate_limit_long',
+  'server_error',
+  'network',
+  'unreachable',
+]);
+
+/** One run of an item, as far as it got. */
+export interface Run {
+  entry: Ready;
+  /** Upstream calls of this run; three dials of an unreachable host are one. */
+  calls: number;
+  /** Some host could be reached: what was reserved is spent. */
+  dialled: boolean;
+  first: CallResult | null;
+  last: { result: CallResult; candidate: Candidate; key: HostKey } | null;
+  /** Monotonic ms. */
+  deadline: number;
+  /** Why a key's tier refused, when one did. */
+  refusal: Outcome | null;
+  /** Rules whose token meters the answer is charged to. */
+  charged: BucketRule[];
+}
+
+export interface ConcludeDeps {
+  pool: KeyPool;
+  clock: Clock;
+  itemTimeoutMs: number;
+  aborted: boolean;
+}
+
+/** Turns what a run came to into the item's outcome; pure but for the clock and the breakers it reads. */
+export function conclude(deps: ConcludeDeps, run: Run): Outcome {
+  const { item } = run.entry;
+  const { last } = run;
+  const spent = { attempts: item.attempts + run.calls };
+  if (last?.result.class === 'success') return success(run, last);
+  // An abort that came after a final answer changes nothing of it.
+  const open = last === null || nextBinding(last.result.class);
+  // The calls made stay counted (every attempt stands in the usage event), but no round of `max_attempts` is spent.
+  if ((deps.aborted && open) || last?.result.class === 'aborted') return released(item, 0, spent);
+  if (last === null) return unsent(deps, run);
+
+  const timedOut = RETRYABLE.has(last.result.class) && deps.clock.monotonic() >= run.deadline;
+  const seconds = deps.itemTimeoutMs / 1000;
+  const failure = timedOut
+    ? { errorKind: 'timeout' as const, text: `timed out after ${seconds}s` }
+    : failureOf(last.result, last.candidate.host.name, seconds)!;
+  const rounds = item.rounds + 1;
+  if (RETRYABLE.has(last.result.class) && rounds < item.batch.maxAttempts) {
+    const backOff = Math.min(ROUND_MAX_MS, ROUND_BASE_MS * 2 ** item.rounds) * (0.5 + Math.random());
+    return released(item, Math.max(backOff, last.result.retryAfterMs ?? 0), { ...spent, rounds });
+  }
+  return {
+    kind: 'final',
+    state: 'discarded',
+    error: `batch item: ${failure.text}`,
+    // The native API never returns an upstream's error body, so it is not kept for its batches.
+    response: item.batch.surface === 'relay' || tellsKey(last) ? null : last.result.body,
+    usage: facts(run, last, failure.errorKind, failure.text),
+    charged: run.charged,
+  };
+}
+
+/** Shorter values are no secrets, and could stand in any text. */
+const MIN_SECRET_LENGTH = 16;
+
+/** Some upstreams repeat the key that they refuse; it is the operator's, and not for the owner of the batch. */
+function tellsKey({ result, key: { value } }: NonNullable<Run['last']>): boolean {
+  return value !== null && value.length >= MIN_SECRET_LENGTH && result.body?.includes(value) === true;
+}
+
+/** No call was made: breakers are open, probes taken, or tiers spent. */
+function unsent(deps: ConcludeDeps, run: Run): Outcome {
+  return run.refusal ?? pauseOrFail(deps, run.entry);
+}
+
+/**
+ * The outcome of an item for which no key may be drawn now. A breaker pauses an item, it does not drain it: the item
+ * waits for the earliest that reopens, as long as that is within its time limit over all its waits.
+ */
+export function pauseOrFail(deps: Pick<ConcludeDeps, 'pool' | 'itemTimeoutMs'>, entry: Judged): Outcome {
+  const { item, plan } = entry;
+  const reopens = deps.pool.reopensInMs(plan);
+  if (reopens !== null) {
+    const pause = Math.max(reopens, MIN_PAUSE_MS);
+    const waitedMs = item.waitedMs + pause;
+    if (waitedMs <= deps.itemTimeoutMs || item.batch.onLimit === 'wait') return released(item, pause, { waitedMs });
+  }
+  return refused(item, 'keys_exhausted', 'no healthy keys in pool', routeFacts(plan, plan.candidates[0]!, NO_KEY));
+}
+
+const NO_KEY: HostKey = { id: '', name: '', host: '', value: null, breakerKey: '', enabled: false };
+
+function success(run: Run, last: NonNullable<Run['last']>): Outcome {
+  return {
+    kind: 'final',
+    state: 'completed',
+    error: null,
+    response: last.result.body,
+    usage: facts(run, last, null, null),
+    charged: run.charged,
+  };
+}
+
+function facts(
+  run: Run,
+  last: NonNullable<Run['last']>,
+  errorKind: ErrorKind | null,
+  errorMessage: string | null,
+): UsageFacts {
+  const { result, candidate, key } = last;
+  const { entry, first } = run;
+  const { tokens, finishReason } =
+    errorKind === null && result.body ? measure(candidate.adapter, result.parsed, result.body) : NOTHING;
+  const pricing =
+    candidate.binding.pricing === undefined ? undefined : entry.catalog.pricings.get(candidate.binding.pricing);
+  const cost = tokens === null ? null : price(pricing, tokens);
+  const startedAt = first!.startedAt;
+  const end = result.responseEndedAt ?? result.responseStartedAt;
+  return {
+    status: result.status,
+    errorKind,
+    errorMessage,
+    attempts: entry.item.attempts + run.calls,
+    durationMs: Math.max(0, (end ?? Date.now()) - startedAt),
+    startedAt,
+    responseStartedAt: result.responseStartedAt,
+    responseEndedAt: result.responseEndedAt,
+    finishReason,
+    route: routeFacts(entry.plan, candidate, key),
+    tokens,
+    costNanos: cost?.costNanos ?? null,
+    costBreakdown: cost?.breakdown ?? null,
+  };
+}
+
+const NOTHING = { tokens: null, finishReason: null };

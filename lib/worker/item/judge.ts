@@ -1,0 +1,89 @@
+import { policyOf, type Recheck, recheckCredential } from '../../auth/recheck.ts';
+import { cutText } from '../../base/errors.ts';
+import type { BatchContext, ClaimedItem } from '../../model/batch.ts';
+import type { Catalog } from '../../model/catalog.ts';
+import type { RouteFacts } from '../../model/usage-event.ts';
+import { planRoute, type RouteFailure, type RoutePlan, routeFailureText, routesOf } from '../../routing/plan.ts';
+import { peekItem } from '../../upstream/body.ts';
+import { NO_ROUTE, type Outcome, refused } from './outcome.ts';
+
+/** An item that may run: where it may go, and what of its bytes must be replaced. */
+export interface Judged {
+  item: ClaimedItem;
+  body: Buffer;
+  catalog: Catalog;
+  plan: RoutePlan;
+  /** The item's own `model` value, and where its values stand. */
+  model: string;
+  modelSpans: readonly (readonly [number, number])[];
+  /** Shared time (epoch ms) at which the credential must be looked at again. */
+  validUntilMs: number;
+}
+
+export type Verdict = { judged: Judged } | { outcome: Outcome };
+
+/**
+ * Judges an item as it is about to run: credential, body, policy, route (behaviour sections 1, 2 and 7). Bad items become
+ * outcomes with their text; the other items of the batch are left alone.
+ */
+export type Judge = (item: ClaimedItem, body: Buffer) => Verdict;
+
+/** A judge over the catalogue in memory; `nowMs` is shared time. Re-checks are kept per batch and catalogue. */
+export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judge {
+  let checkedUnder: Catalog | null = null;
+  let checks = new WeakMap<BatchContext, Recheck>();
+
+  const recheck = (batch: BatchContext, catalog: Catalog): Recheck => {
+    if (checkedUnder !== catalog) {
+      checkedUnder = catalog;
+      checks = new WeakMap();
+    }
+    const known = checks.get(batch);
+    const now = deps.nowMs();
+    if (known && (!known.ok || now < known.validUntilMs)) return known;
+    const fresh = recheckCredential(batch, catalog, now);
+    checks.set(batch, fresh);
+    return fresh;
+  };
+
+  return (item, body) => {
+    const catalog = deps.catalog();
+    const credential = recheck(item.batch, catalog);
+    if (!credential.ok) {
+      return { outcome: refused(item, 'credential', `credential no longer valid: ${credential.reason}`) };
+    }
+    const peek = peekItem(body);
+    if (peek.kind !== 'object') return invalid(item, 'request body must be a JSON object');
+    if (peek.model === null) return invalid(item, 'model is required');
+    if (peek.stream) return invalid(item, 'stream must not be true', peek.model);
+
+    const policy = policyOf(item.batch, catalog);
+    const route = planRoute(routesOf(catalog), {
+      requestedModel: peek.model,
+      shape: item.batch.shape,
+      policy: typeof policy === 'string' ? catalog.policiesById.get(item.batch.policyId ?? '') : policy,
+    });
+    if (route.kind === 'failed') {
+      return { outcome: refused(item, route.code, routeFailureText(route), failureFacts(route)) };
+    }
+    const { validUntilMs } = credential;
+    return {
+      judged: { item, body, catalog, plan: route, model: peek.model, modelSpans: peek.modelSpans, validUntilMs },
+    };
+  };
+}
+
+function invalid(item: ClaimedItem, text: string, model?: string): Verdict {
+  const route = model === undefined ? NO_ROUTE : { ...NO_ROUTE, requestedModel: cutText(model) };
+  return { outcome: refused(item, 'invalid_request', text, route) };
+}
+
+function failureFacts(route: RouteFailure): RouteFacts {
+  return {
+    ...NO_ROUTE,
+    requestedModel: cutText(route.requestedModel),
+    model: route.model?.name ?? null,
+    provider: route.model?.provider ?? null,
+    resolvedVia: route.resolvedVia,
+  };
+}

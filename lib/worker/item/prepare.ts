@@ -1,0 +1,146 @@
+import { cutText } from '../../base/errors.ts';
+import type { KeyPool } from '../../keypool/pool.ts';
+import type { ReserveRequest, ReserveVerdict } from '../../limits/reserve.ts';
+import { type BucketRule, hostKeyRules, joinRules, policyRules } from '../../limits/rules.ts';
+import type { Refund } from '../../limits/settle.ts';
+import { limitText } from '../../limits/text.ts';
+import type { ClaimedItem } from '../../model/batch.ts';
+import type { HostKey } from '../../model/catalog.ts';
+import type { Candidate } from '../../routing/plan.ts';
+import type { Loaded } from '../load.ts';
+import { pauseOrFail } from './conclude.ts';
+import type { Judge, Judged } from './judge.ts';
+import { NO_ROUTE, type Outcome, refused, released } from './outcome.ts';
+import type { Ready } from './prepared.ts';
+
+/** Limits as the worker uses them. */
+export interface Limits {
+  reserve(requests: readonly ReserveRequest[]): Promise<ReserveVerdict[]>;
+  /** Gives reservations back in the background. */
+  refund(refunds: readonly Refund[]): void;
+}
+
+export interface PrepareDeps {
+  judge: Judge;
+  pool: KeyPool;
+  limits: Limits;
+  itemTimeoutMs: number;
+}
+
+type Result = { ready: Ready } | { item: ClaimedItem; outcome: Outcome };
+
+/** Waits between tries to read an input; the fifth failure, 65 s after the first, is final (design section 3). */
+const LOAD_RETRY_MS = [2000, 8000, 20_000, 35_000];
+
+/**
+ * Everything before the slot, for all items of a claim at once: one read of breakers at most, one draw of turns, one
+ * reservation. Results are in the order of the items.
+ */
+export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[]): Promise<Result[]> {
+  const results = loaded.map((one): Result | Judged => {
+    if ('failure' in one) return { item: one.item, outcome: loadFailure(one.item, one.failure) };
+    const verdict = deps.judge(one.item, one.body);
+    return 'judged' in verdict ? verdict.judged : { item: one.item, outcome: verdict.outcome };
+  });
+  if (!results.some((one) => 'plan' in one)) return results as Result[];
+
+  await deps.pool.ensureFresh();
+  // What would find every breaker open waits without a reservation: it would count against items that can run.
+  for (const [i, one] of results.entries()) {
+    if (!('plan' in one)) continue;
+    const reopens = deps.pool.reopensInMs(one.plan);
+    if (reopens === null || reopens > 0) results[i] = { item: one.item, outcome: pauseOrFail(deps, one) };
+  }
+  const judged = results.filter((one): one is Judged => 'plan' in one);
+  if (judged.length === 0) return results as Result[];
+  const turns = await deps.pool.drawTurns(judged.map(({ plan }) => plan));
+  const ready = new Map<ClaimedItem, Ready>();
+  for (const [i, one] of judged.entries()) ready.set(one.item, { ...one, turn: turns[i]!, reserved: null });
+  const refusals = await reserveAhead(deps, [...ready.values()]);
+  return results.map((one): Result => {
+    if (!('plan' in one)) return one;
+    const refusal = refusals.get(one.item);
+    return refusal ? { item: one.item, outcome: refusal } : { ready: ready.get(one.item)! };
+  });
+}
+
+function loadFailure(item: ClaimedItem, reason: string): Outcome {
+  const delay = LOAD_RETRY_MS[item.loadFailures];
+  if (delay === undefined) return refused(item, 'internal', `load input: ${reason}`);
+  return released(item, delay, { loadFailed: true });
+}
+
+/** Reserves what can be reserved before the slot; sets `reserved`, gives the refused ones. */
+async function reserveAhead(deps: PrepareDeps, entries: readonly Ready[]): Promise<Map<ClaimedItem, Outcome>> {
+  const wanting = entries.filter((entry) => {
+    const rules = rulesFor(entry, null);
+    return !rules.some(isConcurrency) && !tiersWithConcurrency(entry);
+  });
+  return reserveEach(deps, wanting);
+}
+
+/**
+ * Reserves the limits of items that get their slots now. A key whose tier is spent is skipped for the next one; when a
+ * policy's rule refuses, or every key's tier is spent, the item is discarded, or waits if its batch asks for it.
+ */
+export async function reserveEach(deps: PrepareDeps, entries: readonly Ready[]): Promise<Map<ClaimedItem, Outcome>> {
+  const refusals = new Map<ClaimedItem, Outcome>();
+  let open = entries.map((entry) => ({ entry, keys: drawable(deps.pool, entry), at: 0 }));
+  while (open.length > 0) {
+    const requests = open.map(({ entry, keys, at }) => request(entry, rulesFor(entry, keys[at] ?? null)));
+    const verdicts = await deps.limits.reserve(requests);
+    open = open.filter((one, i) => {
+      const { entry, keys } = one;
+      const verdict = verdicts[i]!;
+      if (verdict.ok) {
+        entry.reserved = { ...requests[i]!, atUs: verdict.atUs, key: keys[one.at] ?? null };
+        return false;
+      }
+      if (verdict.rule.scope === 'hostkey' && ++one.at < keys.length) return true;
+      refusals.set(entry.item, limitRefusal(entry, verdict));
+      return false;
+    });
+  }
+  return refusals;
+}
+
+/** The outcome of a refused reservation. */
+export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { ok: false }>): Outcome {
+  const { item, plan } = entry;
+  if (item.batch.onLimit === 'wait') return released(item, verdict.retryInSeconds * 1000);
+  const route = {
+    ...NO_ROUTE,
+    requestedModel: cutText(plan.requestedModel),
+    model: plan.model.name,
+    provider: plan.model.provider,
+    resolvedVia: plan.resolvedVia,
+  };
+  return refused(item, 'rate_limited', limitText(verdict.rule, verdict.retryInSeconds), route);
+}
+
+/** All rules of an item: its policy's, and the tier's of the key it would be sent with. */
+export function rulesFor(entry: Judged, key: HostKey | null): readonly BucketRule[] {
+  const { catalog, plan } = entry;
+  const own = policyRules(catalog, plan.policy, plan.model, plan.candidates[0]!.host.name);
+  return key === null ? own : joinRules(own, hostKeyRules(catalog, key, plan.model));
+}
+
+function request(entry: Ready, rules: readonly BucketRule[]): ReserveRequest {
+  const { item } = entry;
+  return { batchId: item.batch.id, idx: item.idx, claimNo: item.claimNo, rules };
+}
+
+/** Keys in the order in which they would be tried, over all candidates. */
+function drawable(pool: KeyPool, { plan, turn }: Ready): HostKey[] {
+  return plan.candidates.flatMap((candidate: Candidate) => [...pool.order(candidate, plan, turn)]);
+}
+
+function tiersWithConcurrency({ catalog, plan }: Ready): boolean {
+  return plan.candidates.some(({ keys }) =>
+    keys.some((key) => hostKeyRules(catalog, key, plan.model).some(isConcurrency)),
+  );
+}
+
+function isConcurrency(rule: BucketRule): boolean {
+  return rule.meter === 'concurrency';
+}

@@ -1,0 +1,152 @@
+import type { Clock } from '../../base/clock.ts';
+import type { KeyPool } from '../../keypool/pool.ts';
+import { hostKeyRules } from '../../limits/rules.ts';
+import type { Refund } from '../../limits/settle.ts';
+import type { Catalog, HostKey } from '../../model/catalog.ts';
+import type { Candidate } from '../../routing/plan.ts';
+import { nextBinding, nextKey } from '../../upstream/attempt-policy.ts';
+import { replaceModel } from '../../upstream/body.ts';
+import { callTarget } from '../../upstream/call-target.ts';
+import type { CallResult, UpstreamClient } from '../../upstream/outcome.ts';
+import { conclude, type Run } from './conclude.ts';
+import type { Judge } from './judge.ts';
+import { type Outcome, released } from './outcome.ts';
+import { type Limits, limitRefusal } from './prepare.ts';
+import type { Ready } from './prepared.ts';
+
+/** Upstream attempts of one run of an item, over all keys and hosts (behaviour section 2). */
+const MAX_CALLS = 3;
+/** An item whose limits could not be asked for looks again after this long. */
+const RETRY_MS = 1000;
+
+export interface RunDeps {
+  client: UpstreamClient;
+  pool: KeyPool;
+  limits: Limits;
+  judge: Judge;
+  clock: Clock;
+  catalog(): Catalog;
+  /** Shared time, epoch ms. */
+  nowMs(): number;
+  itemTimeoutMs: number;
+  observe(host: string, result: CallResult): void;
+  /** Reserves an item whose limits wait for the slot; gives its outcome when they refuse it. */
+  reserveNow(entry: Ready): Promise<Outcome | null>;
+}
+
+/**
+ * Runs one item that has a slot: draws keys, calls upstreams, and turns the last answer into an outcome. At most three
+ * calls, on to the next key and then to the next granted binding while failures are retryable; all inside the item's time
+ * limit. Never throws for anything an upstream does.
+ */
+export async function runItem(deps: RunDeps, prepared: Ready, signal: AbortSignal): Promise<Outcome> {
+  let entry = prepared;
+  // An item is judged by what holds as it runs: it may have waited for its slot under an older catalogue.
+  if (entry.catalog !== deps.catalog() || deps.nowMs() >= entry.validUntilMs) {
+    const verdict = deps.judge(entry.item, entry.body);
+    if ('outcome' in verdict) {
+      if (entry.reserved) deps.limits.refund([entry.reserved]);
+      return verdict.outcome;
+    }
+    // Other rules may hold now, so what was reserved under the old ones is given back.
+    if (entry.reserved) deps.limits.refund([entry.reserved]);
+    entry = { ...entry, ...verdict.judged, reserved: null };
+  }
+  if (entry.reserved === null) {
+    try {
+      const refusal = await deps.reserveNow(entry);
+      if (refusal) return refusal;
+    } catch {
+      return released(entry.item, RETRY_MS); // the database did not answer: no fault of the item
+    }
+  }
+  const run: Run = {
+    entry,
+    calls: 0,
+    dialled: false,
+    first: null,
+    last: null,
+    deadline: deps.clock.monotonic() + deps.itemTimeoutMs,
+    refusal: null,
+    charged: entry.reserved === null ? [] : [...entry.reserved.rules],
+  };
+  for (const candidate of entry.plan.candidates) {
+    if (await tryCandidate(deps, run, candidate, signal)) break;
+  }
+  if (!run.dialled && entry.reserved) deps.limits.refund([entry.reserved]);
+  let outcome: Outcome | null = null;
+  try {
+    outcome = conclude({ ...deps, aborted: signal.aborted }, run);
+    return outcome;
+  } finally {
+    const kept = outcome?.kind === 'final' && outcome.response !== null;
+    if (run.last && !kept) deps.client.release(run.last.result.body);
+  }
+}
+
+/** Tries the usable keys of one binding in order; true when the item has its outcome. */
+async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signal: AbortSignal): Promise<boolean> {
+  const { plan, turn } = run.entry;
+  for (const key of deps.pool.order(candidate, plan, turn)) {
+    if (run.calls >= MAX_CALLS || signal.aborted || deps.clock.monotonic() >= run.deadline) return true;
+    const health = deps.pool.health(key, plan.model.name);
+    if (health !== 'closed' && health !== 'half_open') continue;
+    const probeId = health === 'half_open' ? await deps.pool.tryProbe(key) : null;
+    if (health === 'half_open' && probeId === null) continue;
+    const tier = await reserveTier(deps, run, key);
+    if (tier === null) {
+      if (probeId !== null) deps.pool.releaseProbe(key, probeId);
+      continue;
+    }
+    const result = await call(deps, run, candidate, key, signal);
+    if (result.class === 'unreachable') deps.limits.refund(tier);
+    else run.charged.push(...tier.flatMap(({ rules }) => rules));
+    deps.pool.report(key, plan.model.name, result, probeId);
+    deps.observe(candidate.host.name, result);
+    run.first ??= result;
+    if (run.last) deps.client.release(run.last.result.body);
+    run.last = { result, candidate, key };
+    run.calls++;
+    if (result.class !== 'unreachable') run.dialled = true;
+    if (nextKey(result.class)) continue;
+    return !nextBinding(result.class);
+  }
+  return false;
+}
+
+function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signal: AbortSignal): Promise<CallResult> {
+  const { item, body, model, modelSpans } = run.entry;
+  const target = callTarget(candidate.adapter, candidate.host, key, item.batch);
+  // Of duplicates only the last was judged, and an upstream may read the first: then every one is replaced.
+  const asSent = candidate.wireName === model && modelSpans.length === 1;
+  return deps.client.call({
+    url: target.url,
+    headers: target.headers as Record<string, string>,
+    body: asSent ? [body] : replaceModel(body, modelSpans, candidate.wireName),
+    adapter: candidate.adapter,
+    timeoutMs: Math.max(1, run.deadline - deps.clock.monotonic()),
+    signal,
+  });
+}
+
+/** Reserves the tier rules of a key that was not part of the reservation; null when they are spent. */
+async function reserveTier(deps: RunDeps, run: Run, key: HostKey): Promise<Refund[] | null> {
+  const { item, catalog, plan, reserved } = run.entry;
+  const rules = hostKeyRules(catalog, key, plan.model);
+  if (rules.length === 0 || reserved?.key === key) return [];
+  const request = { batchId: item.batch.id, idx: item.idx, claimNo: item.claimNo, rules };
+  try {
+    const [verdict] = await deps.limits.reserve([request]);
+    if (verdict!.ok) return [{ ...request, atUs: verdict!.atUs }];
+    run.refusal = limitRefusal(run.entry, verdict!);
+  } catch {
+    run.refusal = released(item, RETRY_MS);
+  }
+  return null;
+}
+
+/** What the engine does with a prepared item that is not going to run: its reservation is given back. */
+export function abandonItems(limits: Limits, entries: readonly Ready[]): void {
+  const refunds = entries.flatMap(({ reserved }) => (reserved && reserved.rules.length > 0 ? [reserved] : []));
+  if (refunds.length > 0) limits.refund(refunds);
+}
