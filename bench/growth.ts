@@ -2,16 +2,13 @@ import { randomUUID } from 'node:crypto';
 import { uuidv7 } from '../lib/base/clock.ts';
 import { findBatchWithCounts, findBatchWithStates, listBatches } from '../lib/batch/batches.sql.ts';
 import { cancelBatchRow } from '../lib/batch/cancel.sql.ts';
+import { referencedObjects } from '../lib/batch/object-references.sql.ts';
+import { listUncompacted } from '../lib/batch/results/compact.sql.ts';
 import { readOpenWork } from '../lib/worker/claim.sql.ts';
 import { commitOutcomes } from '../lib/worker/commit.sql.ts';
 import { unsentFacts } from '../lib/worker/item/outcome.ts';
 import { beatWorker, insertWorker, rescueItems } from '../lib/worker/lease/lease.sql.ts';
-import {
-  deleteExpiredBatches,
-  expireItems,
-  listUncompacted,
-  referencedObjects,
-} from '../lib/worker/sweep/sweep.sql.ts';
+import { deleteExpiredBatches, expireItems } from '../lib/worker/sweep/sweep.sql.ts';
 import type { Bed, BenchDatabase } from './support/bed.ts';
 import { CLAIM, type Claims, openClaims } from './support/claimer.ts';
 import { type Figure, format, quantile, timed } from './support/figure.ts';

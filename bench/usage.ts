@@ -1,10 +1,10 @@
 import { createLog } from '../lib/base/log.ts';
 import { createDb } from '../lib/db/database.ts';
-import { batchUsage } from '../lib/usage/batch.ts';
 import { price } from '../lib/usage/cost.ts';
 import { usageEvents } from '../lib/usage/events.ts';
 import { usageSummary, usageTimeseries } from '../lib/usage/figures.ts';
 import { measure } from '../lib/usage/measure.ts';
+import { batchUsage } from '../lib/usage/sums.ts';
 import { DIMENSIONS } from '../lib/usage/usage-figures.sql.ts';
 import type { Bed, BenchDatabase } from './support/bed.ts';
 import { type Figure, format, median, timed } from './support/figure.ts';

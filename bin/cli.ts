@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 import { Command } from 'commander';
 import { ApiError, ConfigError } from '../lib/base/errors.ts';
-import { CatalogError, formatFault } from '../lib/catalog/documents/faults.ts';
+import { CatalogError, formatFault } from '../lib/catalog/documents/document.ts';
 import { applyCommand } from './commands/apply.ts';
 import { housekeepCommand } from './commands/housekeep.ts';
 import { migrateCommand } from './commands/migrate.ts';

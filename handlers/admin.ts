@@ -1,6 +1,6 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { ApiError } from '../lib/base/errors.ts';
-import { CatalogError } from '../lib/catalog/documents/faults.ts';
+import { CatalogError } from '../lib/catalog/documents/document.ts';
 import { faultsResult } from '../lib/http/control-body.ts';
 import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
 import { type GateDeps, open } from './middleware.ts';

@@ -1,10 +1,8 @@
 import { ApiError } from '../lib/base/errors.ts';
 import type { Db } from '../lib/db/database.ts';
-import { type ApiEvent, type ApiResult, pathParameter } from '../lib/http/event.ts';
-import { originOf } from '../lib/http/origin.ts';
+import { type ApiEvent, type ApiResult, originOf, pathParameter } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import { messageBatch } from '../lib/surfaces/anthropic/message-batch.ts';
-import { parseMessageBatchId } from '../lib/surfaces/anthropic/message-batch-id.ts';
+import { messageBatch, parseMessageBatchId } from '../lib/surfaces/anthropic/message-batch.ts';
 import type { MessageBatchKey, MessageBatchRow } from '../lib/surfaces/anthropic/message-batches.sql.ts';
 import type { GateDeps } from './middleware.ts';
 

@@ -1,7 +1,7 @@
 import type { RemoveDeps } from '../lib/batch/remove.ts';
 import type { ApiHandler } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import { messageBatchId } from '../lib/surfaces/anthropic/message-batch-id.ts';
+import { messageBatchId } from '../lib/surfaces/anthropic/message-batch.ts';
 import { removeMessageBatch } from '../lib/surfaces/anthropic/remove.ts';
 import { messageBatchKey } from './anthropic-app.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';

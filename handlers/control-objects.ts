@@ -7,12 +7,10 @@ import {
   faultsOfClaim,
   replaceObject,
 } from '../lib/catalog/change.ts';
-import type { CatalogDocument } from '../lib/catalog/documents/document.ts';
-import { CatalogError, formatFault } from '../lib/catalog/documents/faults.ts';
+import { type CatalogDocument, CatalogError, formatFault } from '../lib/catalog/documents/document.ts';
 import { type Kind, kindOfPlural } from '../lib/catalog/documents/kinds.ts';
-import { exportCatalog } from '../lib/catalog/export.ts';
 import type { Snapshot } from '../lib/catalog/snapshot.ts';
-import { findView, listViews } from '../lib/catalog/view.ts';
+import { exportCatalog, findView, listViews } from '../lib/catalog/view.ts';
 import { documentBody } from '../lib/http/control-body.ts';
 import { type ApiEvent, type ApiHandler, pathParameter } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';

@@ -2,8 +2,7 @@ import { refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, streamOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
 import { type CreateFileDeps, createFile } from '../lib/surfaces/files/create-file.ts';
-import { fileObject } from '../lib/surfaces/files/file-object.ts';
-import { MAX_FILE_BYTES } from '../lib/surfaces/files/too-large.ts';
+import { fileObject, MAX_FILE_BYTES } from '../lib/surfaces/files/file-object.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
 /** `POST /v1/files`. Its route streams the body; on Lambda the event holds all of it, at most 6 MB. */

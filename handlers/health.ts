@@ -1,8 +1,7 @@
 import type { NotReady } from '../lib/app/ready.ts';
 import { errorBody } from '../lib/http/error-form.ts';
-import type { ApiEvent, ApiHandler } from '../lib/http/event.ts';
+import { type ApiEvent, type ApiHandler, requestIdOf } from '../lib/http/event.ts';
 import { json, jsonText } from '../lib/http/render.ts';
-import { requestIdOf } from '../lib/http/request-id.ts';
 import { type GateDeps, open } from './middleware.ts';
 
 export interface HealthDeps extends Pick<GateDeps, 'log' | 'notReady'> {

@@ -4,9 +4,8 @@ import type { NotReady } from '../lib/app/ready.ts';
 import type { Caller, Headers } from '../lib/auth/authenticate.ts';
 import { ApiError } from '../lib/base/errors.ts';
 import type { Log } from '../lib/base/log.ts';
-import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
+import { type ApiEvent, type ApiHandler, type ApiResult, requestIdHeaders, requestIdOf } from '../lib/http/event.ts';
 import { renderError } from '../lib/http/render.ts';
-import { requestIdHeaders, requestIdOf } from '../lib/http/request-id.ts';
 
 /** What every route needs of the application. */
 export interface GateDeps {

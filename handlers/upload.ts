@@ -2,8 +2,7 @@ import { ApiError } from '../lib/base/errors.ts';
 import { type CreateUploadDeps, createUpload } from '../lib/batch/submit/create-upload.ts';
 import { bodyTooLarge } from '../lib/http/body.ts';
 import { refuseEncodedBody } from '../lib/http/contracts.ts';
-import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
-import { originOf } from '../lib/http/origin.ts';
+import { type ApiHandler, bodyOf, originOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 

@@ -2,7 +2,7 @@ import { Command } from 'commander';
 import { loadConfig } from '../../lib/app/config.ts';
 import { createLog } from '../../lib/base/log.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
-import { formatFault } from '../../lib/catalog/documents/faults.ts';
+import { formatFault } from '../../lib/catalog/documents/document.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
 import { connected } from './connect.ts';
 

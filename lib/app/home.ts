@@ -2,7 +2,7 @@ import { uuidv7 } from '../base/clock.ts';
 import { ConfigError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { applyCatalog } from '../catalog/apply.ts';
-import { CatalogError, formatFault } from '../catalog/documents/faults.ts';
+import { CatalogError, formatFault } from '../catalog/documents/document.ts';
 import { readCatalog } from '../catalog/read.ts';
 import type { SecretBox } from '../catalog/secrets.ts';
 import type { Database } from '../db/database.ts';

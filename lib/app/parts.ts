@@ -4,7 +4,7 @@ import { purgeExpiredTokens } from '../auth/tokens.sql.ts';
 import { createTokenVerifier } from '../auth/verify-token.ts';
 import { type Clock, systemClock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
-import { createCompactor } from '../batch/results/compact.ts';
+import { createCompactor, type ResultsWriters } from '../batch/results/compact.ts';
 import { loadCatalog } from '../catalog/load.ts';
 import { checkMasterKey } from '../catalog/rekey.ts';
 import { createSecretBox, parseMasterKey, type SecretBox } from '../catalog/secrets.ts';
@@ -15,18 +15,22 @@ import { purgeLimits } from '../limits/purge.ts';
 import type { Catalog } from '../model/catalog.ts';
 import type { PayloadStore } from '../payloads/payload-store.ts';
 import { createStoreCheck } from '../payloads/store-check.ts';
-import { purgeExpiredFiles } from '../surfaces/files/purge-files.ts';
+import { writeMessageResults } from '../surfaces/anthropic/write-results.ts';
+import { purgeExpiredFiles } from '../surfaces/files/remove-file.ts';
 import { deleteExpiredOpenaiBatches } from '../surfaces/openai/openai-batches.sql.ts';
 import { createValidator, type Validator } from '../surfaces/openai/validation/validator.ts';
-import { RESULTS_WRITERS } from '../surfaces/writers.ts';
+import { writeOpenaiResults } from '../surfaces/openai/write-results.ts';
 import { createUpstreamClient } from '../upstream/client.ts';
 import type { UpstreamClient } from '../upstream/outcome.ts';
-import { type BatchUsage, batchUsage } from '../usage/batch.ts';
+import { type BatchUsage, batchUsage } from '../usage/sums.ts';
 import type { RescueDeps } from '../worker/lease/rescue.ts';
 import { createSweeper, type SweepDeps, type Sweeper } from '../worker/sweep/sweep.ts';
 import { createWorker, type Worker, type WorkerDeps } from '../worker/worker.ts';
 import { type Env, openPayloads, openQueue, type Wakes } from './clients.ts';
 import type { Config } from './config.ts';
+
+/** How finished batches of the SDK surfaces are written; the native form is the compactor's own. */
+export const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
 
 const USER_AGENT = 'relay-batch/0.1';
 

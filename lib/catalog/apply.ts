@@ -1,7 +1,6 @@
 import type { Database } from '../db/database.ts';
 import { lockCatalog } from './catalog-state.sql.ts';
-import type { CatalogFault } from './documents/document.ts';
-import { CatalogError } from './documents/faults.ts';
+import { CatalogError, type CatalogFault } from './documents/document.ts';
 import type { CatalogSource } from './documents/yaml.ts';
 import { planChange } from './plan.ts';
 import type { SecretBox } from './secrets.ts';

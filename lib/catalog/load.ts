@@ -1,11 +1,11 @@
 import { hash } from 'node:crypto';
-import { readRevokedTokens } from '../auth/tokens.sql.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Db } from '../db/database.ts';
 import type { Binding, Catalog, HostKey, RelayKey } from '../model/catalog.ts';
 import { HEADER_SECRET } from './documents/fields.ts';
 import type { Kind } from './documents/kinds.ts';
+import { readRevokedTokens } from './revoked-tokens.sql.ts';
 import type { SecretBox } from './secrets.ts';
 import { readState, type StoredObject } from './state.ts';
 

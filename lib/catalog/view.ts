@@ -1,3 +1,4 @@
+import { stringify } from 'yaml';
 import type { Db } from '../db/database.ts';
 import type { Metadata } from './documents/document.ts';
 import { type Kind, SPECS } from './documents/kinds.ts';
@@ -61,4 +62,17 @@ export async function readKeyView(tx: Db, id: string): Promise<{ document: Objec
   const [object] = (await readState(tx, { kind: 'Key', id })).objects.values();
   if (object?.kind !== 'Key') return null;
   return { document: viewOf(object), fromEnv: object.spec.valueFrom !== undefined };
+}
+
+/**
+ * The whole catalogue as YAML that applies back to the same state. Secrets are left out: applied to another database,
+ * stored host keys have no value and keys without `valueFrom` are left out, each with a warning.
+ */
+export async function exportCatalog(db: Db): Promise<string> {
+  const { objects } = await readState(db);
+  const documents = [...objects.values()].map((object) => {
+    const { name, kind, metadata } = object;
+    return stringify({ kind, metadata: { name, ...metadata }, spec: specOf(object) }, { lineWidth: 0 });
+  });
+  return documents.join('---\n');
 }

@@ -1,7 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { uuidv7 } from '../base/clock.ts';
-import type { ApiEvent } from './event.ts';
-import { ownRequestId } from './request-id.ts';
+import { type ApiEvent, ownRequestId } from './event.ts';
 import type { BoundRoute } from './routes.ts';
 
 /** One request on its way; what the access log tells of it. */

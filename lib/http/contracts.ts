@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
 import { ITEM_STATES } from '../model/batch.ts';
-import { parseMessageBatchId } from '../surfaces/anthropic/message-batch-id.ts';
+import { parseMessageBatchId } from '../surfaces/anthropic/message-batch.ts';
 
 /** Idx values fit a Postgres integer. */
 const MAX_IDX = 2_147_483_647;

@@ -1,12 +1,12 @@
 import { ApiError } from '../base/errors.ts';
 import {
   type CatalogDocument,
+  type CatalogError,
   type CatalogFault,
   type Claim,
   checkDocument,
   claimOf,
 } from '../catalog/documents/document.ts';
-import type { CatalogError } from '../catalog/documents/faults.ts';
 import type { Kind } from '../catalog/documents/kinds.ts';
 import { refuseEncodedBody } from './contracts.ts';
 import { type ApiEvent, type ApiResult, bodyOf } from './event.ts';

@@ -1,4 +1,5 @@
 import type { APIGatewayProxyEventV2, Context } from 'aws-lambda';
+import { uuidv7 } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
 
 /** A request as API Gateway HTTP API (payload format 2.0) gives it; the Node adapter builds the same value. */
@@ -62,4 +63,38 @@ export function pathParameter(event: ApiEvent, name: string): string {
   const value = event.pathParameters?.[name];
   if (value === undefined) throw new ApiError('not_found');
   return value;
+}
+
+/** A name, an IPv4 address or an IPv6 one in brackets. Clients send their key to what is made of it. */
+const HOST = /^(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?$/i;
+
+/**
+ * How callers reach the inference port, without a slash at its end: as configured, else as this one did, which can mislead
+ * nobody but itself. Throws `invalid_value` for a request without Host, or with one that is not a host and perhaps a port.
+ */
+export function originOf(event: ApiEvent, publicUrl: string | null): string {
+  if (publicUrl !== null) return publicUrl.replace(/\/+$/, '');
+  const scheme = event.headers['x-forwarded-proto'] === 'https' ? 'https' : 'http';
+  const host = event.requestContext.domainName;
+  if (!host) throw new ApiError('invalid_value', 'Host is required', { param: 'Host' });
+  if (!HOST.test(host))
+    throw new ApiError('invalid_value', 'Host must be a host and perhaps a port', { param: 'Host' });
+  return `${scheme}://${host}`;
+}
+
+const PRINTABLE = /^[\x20-\x7e]{1,128}$/;
+
+/** The caller's own `X-Request-ID` if it is 1-128 printable ASCII characters, else null. */
+export function ownRequestId(header: string | undefined): string | null {
+  return header !== undefined && PRINTABLE.test(header) ? header : null;
+}
+
+/** The id of a request: the caller's own, else the gateway's, else a new one. Stable for one event. */
+export function requestIdOf(event: ApiEvent): string {
+  return ownRequestId(event.headers['x-request-id']) ?? ownRequestId(event.requestContext?.requestId) ?? uuidv7();
+}
+
+/** The headers every response carries; OpenAI clients read the second one, Anthropic clients the third. */
+export function requestIdHeaders(id: string): Record<string, string> {
+  return { 'x-relay-request-id': id, 'x-request-id': id, 'request-id': id };
 }

@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net';
 import { uuidv7 } from '../base/clock.ts';
 import { errorBody } from './error-form.ts';
-import { requestIdHeaders } from './request-id.ts';
+import { requestIdHeaders } from './event.ts';
 
 const LINGER_MS = 1000;
 

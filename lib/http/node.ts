@@ -5,10 +5,9 @@ import { ApiError, ConfigError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { bodyTooLarge, drain, hasBody, readBody, streamBody } from './body.ts';
 import { type Call, callOf, eventOf } from './call.ts';
-import { type ApiResult, attachBody, attachStream } from './event.ts';
+import { type ApiResult, attachBody, attachStream, requestIdHeaders } from './event.ts';
 import { onMalformed } from './malformed.ts';
 import { renderError } from './render.ts';
-import { requestIdHeaders } from './request-id.ts';
 import { respond } from './respond.ts';
 import { type BoundRoute, createMatcher } from './routes.ts';
 

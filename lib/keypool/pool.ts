@@ -6,10 +6,9 @@ import type { HostKey } from '../model/catalog.ts';
 import type { Candidate, RoutePlan } from '../routing/plan.ts';
 import type { CallClass, CallResult } from '../upstream/outcome.ts';
 import { BREAKER_EFFECTS, MAX_RETRY_AFTER_MS } from './breaker.ts';
-import { drawForClaim } from './draw.ts';
+import { drawForClaim, orderKeys, type Turn } from './draw.ts';
 import { resetKey } from './health.ts';
 import { readBreakers, takeProbe } from './keypool.sql.ts';
-import { orderKeys, type Turn } from './select.ts';
 import { createSnapshot, type KeyHealth, PROBE_RETRY_MS } from './snapshot.ts';
 import { createWriteQueue } from './writes.ts';
 

@@ -137,3 +137,11 @@ function uuidOf(parts: readonly string[]): string {
   const hex = createHash('sha256').update(JSON.stringify(parts)).digest('hex');
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20, 32)}`;
 }
+
+/**
+ * Why an item was refused: `rate limit exceeded: requests of policy default, retry in 12s` (behaviour sections 5 and 7;
+ * without the `batch item: ` prefix). Whole seconds, at least 1.
+ */
+export function limitText(rule: Pick<BucketRule, 'meter' | 'scope' | 'name'>, retryInSeconds: number): string {
+  return `rate limit exceeded: ${rule.meter} of ${rule.scope} ${rule.name}, retry in ${retryInSeconds}s`;
+}

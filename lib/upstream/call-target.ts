@@ -1,9 +1,12 @@
 import type { Host, HostKey } from '../model/catalog.ts';
-import { anthropicTarget } from './adapters/anthropic.ts';
-import { openaiTarget } from './adapters/openai.ts';
-import { openaiEmbeddingsTarget } from './adapters/openai_embeddings.ts';
-import { openaiResponsesTarget } from './adapters/openai_responses.ts';
-import type { CallTarget, TargetInput } from './adapters/target.ts';
+import {
+  anthropicTarget,
+  type CallTarget,
+  openaiEmbeddingsTarget,
+  openaiResponsesTarget,
+  openaiTarget,
+  type TargetInput,
+} from './adapters.ts';
 import type { CallRequest } from './outcome.ts';
 
 const TARGETS: Record<CallRequest['adapter'], (input: TargetInput) => CallTarget> = {

@@ -5,8 +5,7 @@ import { classOfStatus, judgeBody } from './classify.ts';
 import type { Connection, Holder, OriginPool } from './connections.ts';
 import { type Decoded, decodeBody } from './decode.ts';
 import type { CallClass, CallRequest, CallResult } from './outcome.ts';
-import { type ResponseHead, readResponseHead } from './response-head.ts';
-import { parseRetryAfter } from './retry-after.ts';
+import { parseRetryAfter, type ResponseHead, readResponseHead } from './response-head.ts';
 
 /** Pauses between the three dials of one attempt, in ms (behaviour section 3). */
 const REDIAL_MS = [100, 200];

@@ -1,8 +1,8 @@
 import { isUuid } from '../base/clock.ts';
 import type { Database } from '../db/database.ts';
 import { TOKEN_PARTS } from '../model/usage-event.ts';
-import { jsonInteger } from './json-integer.ts';
 import { badValue, parseFilter, requestId, single, type UsageQuery, wholeNumber } from './query.ts';
+import { jsonInteger } from './sums.ts';
 import { beginReport, type EventPosition, type EventRow, listEvents } from './usage.sql.ts';
 
 const DEFAULT_LIMIT = 100;

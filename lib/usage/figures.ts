@@ -1,11 +1,9 @@
 import { ApiError } from '../base/errors.ts';
 import type { Database } from '../db/database.ts';
-import { type Durations, durationsOf } from './durations.ts';
-import type { JsonInteger } from './json-integer.ts';
+import { type Durations, durationsOf, percentiles } from './durations.ts';
 import { parseSpan } from './moment.ts';
-import { percentiles } from './percentiles.ts';
 import { badValue, parseFilter, single, type UsageQuery } from './query.ts';
-import { costOf, tokenMap } from './sums.ts';
+import { costOf, type JsonInteger, tokenMap } from './sums.ts';
 import { beginReport } from './usage.sql.ts';
 import { countDurations } from './usage-durations.sql.ts';
 import {

@@ -1,7 +1,7 @@
 import type { ItemRunner } from './engine.ts';
+import type { Ready } from './item/judge.ts';
 import type { Outcome } from './item/outcome.ts';
 import { type PrepareDeps, prepareItems, reserveEach } from './item/prepare.ts';
-import type { Ready } from './item/prepared.ts';
 import { abandonItems, type RunDeps, runItem } from './item/run.ts';
 
 /** Prepares and runs items: the engine's view of `prepare.ts` and `run.ts`. */

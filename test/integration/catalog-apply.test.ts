@@ -5,8 +5,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { ConfigError } from '../../lib/base/errors.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { readCatalogVersion } from '../../lib/catalog/catalog-state.sql.ts';
-import type { CatalogFault } from '../../lib/catalog/documents/document.ts';
-import { CatalogError } from '../../lib/catalog/documents/faults.ts';
+import { CatalogError, type CatalogFault } from '../../lib/catalog/documents/document.ts';
 import { parseCatalog } from '../../lib/catalog/documents/yaml.ts';
 import { loadCatalog } from '../../lib/catalog/load.ts';
 import { checkMasterKey, rekeySecrets } from '../../lib/catalog/rekey.ts';

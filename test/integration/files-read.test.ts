@@ -4,8 +4,8 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { uuidv7, uuidv7Time } from '../../lib/base/clock.ts';
 import { type Database, sqlState } from '../../lib/db/database.ts';
 import { createS3Store } from '../../lib/payloads/s3-store.ts';
-import { fileIdOf, uuidOfFileId } from '../../lib/surfaces/files/file-id.ts';
-import { purgeExpiredFiles } from '../../lib/surfaces/files/purge-files.ts';
+import { fileIdOf, uuidOfFileId } from '../../lib/surfaces/files/file-object.ts';
+import { purgeExpiredFiles } from '../../lib/surfaces/files/remove-file.ts';
 import { type FileRow, holdFile, insertFile } from '../../lib/surfaces/files/stored-files.sql.ts';
 import { deleteOrphans } from '../../lib/worker/sweep/orphans.ts';
 import { createBucket, startFaux, TEST_CLIENT } from '../support/aws.ts';

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { uuidOfFileId } from '../../lib/surfaces/files/file-id.ts';
+import { uuidOfFileId } from '../../lib/surfaces/files/file-object.ts';
 import { deleteFile } from '../../lib/surfaces/files/stored-files.sql.ts';
 import { WAYS } from '../support/native-api.ts';
 import { createOpenaiApi, type OpenaiApi, ownerOf, uuidOf } from '../support/openai-api.ts';

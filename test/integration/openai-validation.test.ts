@@ -1,7 +1,7 @@
 import { Buffer } from 'node:buffer';
 import { afterAll, afterEach, describe, expect, test } from 'vitest';
 import type { Database } from '../../lib/db/database.ts';
-import { uuidOfFileId } from '../../lib/surfaces/files/file-id.ts';
+import { uuidOfFileId } from '../../lib/surfaces/files/file-object.ts';
 import { deleteFile } from '../../lib/surfaces/files/stored-files.sql.ts';
 import {
   claimValidation,

@@ -11,12 +11,13 @@ import {
   resealSigningKeys,
   rotateSigningKeys,
 } from '../../lib/auth/signing-keys.ts';
-import { purgeExpiredTokens, readRevokedTokens, readSigningKeys } from '../../lib/auth/tokens.sql.ts';
+import { purgeExpiredTokens, readSigningKeys } from '../../lib/auth/tokens.sql.ts';
 import { issueToken, revokeToken, revokeUserTokens } from '../../lib/auth/tokens.ts';
 import { createTokenVerifier } from '../../lib/auth/verify-token.ts';
 import { createLog } from '../../lib/base/log.ts';
 import { readCatalogVersion } from '../../lib/catalog/catalog-state.sql.ts';
 import { loadCatalog } from '../../lib/catalog/load.ts';
+import { readRevokedTokens } from '../../lib/catalog/revoked-tokens.sql.ts';
 import { createSecretBox } from '../../lib/catalog/secrets.ts';
 import type { Db } from '../../lib/db/database.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';

@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../lib/base/clock.ts';
-import { batchUsage } from '../../lib/usage/batch.ts';
 import { type EventDocument, usageEvents } from '../../lib/usage/events.ts';
 import { usageSummary, usageTimeseries } from '../../lib/usage/figures.ts';
 import { parseFilter } from '../../lib/usage/query.ts';
+import { batchUsage } from '../../lib/usage/sums.ts';
 import { countDurations } from '../../lib/usage/usage-durations.sql.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 import { type EventFixture, insertEvents, insertOwner } from '../support/usage-events.ts';

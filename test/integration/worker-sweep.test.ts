@@ -5,6 +5,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { type Clock, systemClock, uuidv7 } from '../../lib/base/clock.ts';
 import { createLog } from '../../lib/base/log.ts';
 import { deleteBatch, findBatch } from '../../lib/batch/batches.sql.ts';
+import { listUncompacted, setResults } from '../../lib/batch/results/compact.sql.ts';
 import { compactBatch, createCompactor } from '../../lib/batch/results/compact.ts';
 import { readIndexRecord } from '../../lib/batch/results/result-index.ts';
 import { renderResults } from '../../lib/batch/results/results.ts';
@@ -13,7 +14,6 @@ import type { PayloadKind, PayloadRef, PayloadStore } from '../../lib/payloads/p
 import type { Beat } from '../../lib/worker/lease/lease.sql.ts';
 import { takeBackFormer } from '../../lib/worker/lease/rescue.ts';
 import { deleteOrphans } from '../../lib/worker/sweep/orphans.ts';
-import { listUncompacted, setResults } from '../../lib/worker/sweep/sweep.sql.ts';
 import { createSweeper, type SweepDeps } from '../../lib/worker/sweep/sweep.ts';
 import { claim, makeBatch, makeWorker } from '../support/batches.ts';
 import { finish } from '../support/outcomes.ts';

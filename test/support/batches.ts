@@ -1,6 +1,6 @@
 import { uuidv7 } from '../../lib/base/clock.ts';
 import { insertBatch } from '../../lib/batch/batches.sql.ts';
-import { insertItems } from '../../lib/batch/submit/items.sql.ts';
+import { insertItems } from '../../lib/batch/submit/record.sql.ts';
 import type { Database, Db } from '../../lib/db/database.ts';
 import { type ClaimedRow, claimItems, readOpenWork } from '../../lib/worker/claim.sql.ts';
 import type { OutcomeRow } from '../../lib/worker/commit.sql.ts';

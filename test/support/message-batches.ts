@@ -5,7 +5,7 @@ import { type SeenRequest, serve } from '../../lib/http/node.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
 import type { ErrorKind } from '../../lib/model/usage-event.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
-import { parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch-id.ts';
+import { parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch.ts';
 import { writeMessageResults } from '../../lib/surfaces/anthropic/write-results.ts';
 import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
 import { finish, type Outcome } from './outcomes.ts';

@@ -10,7 +10,7 @@ import {
   type CreateLimits,
   createBodyReader,
 } from '../../lib/surfaces/anthropic/create-body.ts';
-import { messageBatchId, parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch-id.ts';
+import { messageBatchId, parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch.ts';
 
 type Requests = Extract<CreateBody, { kind: 'requests' }>;
 

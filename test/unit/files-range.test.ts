@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { fileIdOf, uuidOfFileId } from '../../lib/surfaces/files/file-id.ts';
+import { fileIdOf, uuidOfFileId } from '../../lib/surfaces/files/file-object.ts';
 import { parseRange } from '../../lib/surfaces/files/range.ts';
 
 describe('parseRange of 10 bytes', () => {

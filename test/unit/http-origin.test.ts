@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest';
-import type { ApiEvent } from '../../lib/http/event.ts';
-import { originOf } from '../../lib/http/origin.ts';
+import { type ApiEvent, originOf } from '../../lib/http/event.ts';
 
 const asked = (domainName: string, headers: Record<string, string> = {}) =>
   ({ headers, requestContext: { domainName } }) as unknown as ApiEvent;

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { orderKeys } from '../../lib/keypool/select.ts';
+import { orderKeys } from '../../lib/keypool/draw.ts';
 import { hostKeyOf } from './routing-catalog.ts';
 
 const keys = ['a', 'b', 'c'].map((name) => hostKeyOf({ name, host: 'local' }));

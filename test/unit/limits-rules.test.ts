@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { hostKeyRules, joinRules, NO_RULES, policyRules } from '../../lib/limits/rules.ts';
+import { hostKeyRules, joinRules, limitText, NO_RULES, policyRules } from '../../lib/limits/rules.ts';
 import { meteredTokens } from '../../lib/limits/settle.ts';
-import { limitText } from '../../lib/limits/text.ts';
 import type { Catalog, HostKey, LimitRule, Model, Policy, RateLimit } from '../../lib/model/catalog.ts';
 
 const model = (name: string, provider = 'openai', status: 'active' | 'deprecated' = 'active'): Model => ({

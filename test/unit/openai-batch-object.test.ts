@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { parseBatchId, publicBatchId } from '../../lib/surfaces/openai/batch-id.ts';
 import { batchObject } from '../../lib/surfaces/openai/batch-object.ts';
+import { parseBatchId, publicBatchId } from '../../lib/surfaces/openai/find-batch.ts';
 import type { OpenaiBatchRow } from '../../lib/surfaces/openai/openai-batches.sql.ts';
 
 const ID = '01939f2e-1d2c-7abc-8def-0123456789ab';

@@ -45,14 +45,14 @@ const STARTUP_OPTIONS = new Set([
 
 /** Each use of session state, and each connection of its own, that is meant: file and rule. */
 const DIRECT = [
-  'lib/postgres/owner.ts: connection',
-  'lib/queue/postgres.ts: connection',
-  'lib/queue/postgres.ts: listen',
-  'lib/postgres/owner.sql.ts: session lock',
   'lib/db/database.ts: connection',
   'lib/db/database.ts: startup option', // not sent where statements are not prepared
   'lib/db/instance-lock.ts: connection',
   'lib/db/instance-lock.ts: session lock',
+  'lib/postgres/owner.sql.ts: session lock',
+  'lib/postgres/owner.ts: connection',
+  'lib/queue/postgres.ts: connection',
+  'lib/queue/postgres.ts: listen',
 ];
 
 function rulesBroken(text: string): string[] {
@@ -120,7 +120,7 @@ describe('the lint', () => {
     ['startup option', `const pool = { statement_timeout: 5 };`],
     ['connection', 'const client = new pg.Client({});'],
   ])('finds a planted %s in %s', (rule, source) => {
-    expect(findIn('lib/store/planted.ts', source)).toEqual([rule]);
+    expect(findIn('lib/worker/planted.ts', source)).toEqual([rule]);
   });
 
   test('finds one in a function of a migration', () => {
@@ -137,6 +137,6 @@ describe('the lint', () => {
     `const text = "select pg_notify('relay_wake', $1::text)";`,
     `// set work_mem = 1; listen x`,
   ])('has nothing against %s', (source) => {
-    expect(findIn('lib/store/planted.ts', source)).toEqual([]);
+    expect(findIn('lib/worker/planted.ts', source)).toEqual([]);
   });
 });

@@ -10,11 +10,12 @@ const doc = read('docs/state-machine.md');
 const schema = read('migrations/0001_core.sql') + read('migrations/0009_surfaces.sql');
 const unsent = read('lib/usage/unsent.sql.ts');
 
-/** Every named statement of lib/store with the text of its file up to the next one, shared fragments put in. */
+/** Every named statement of a *.sql.ts file with the text of its file up to the next one, shared fragments put in. */
 function statements(): Map<string, string> {
   const found = new Map<string, string>();
-  for (const file of readdirSync(join(ROOT, 'lib/store')).filter((name) => name.endsWith('.sql.ts'))) {
-    const source = read(`lib/store/${file}`);
+  for (const file of readdirSync(join(ROOT, 'lib'), { recursive: true, encoding: 'utf8' })) {
+    if (!file.endsWith('.sql.ts')) continue;
+    const source = read(`lib/${file}`);
     const constants = new Map(
       [...source.matchAll(/^const ([A-Z_]+) = [`']([\s\S]*?)[`'];$/gm)].map((m) => [m[1]!, m[2]!]),
     );

@@ -2,8 +2,7 @@ import * as zlib from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { judgeBody } from '../../lib/upstream/classify.ts';
 import { decodeBody } from '../../lib/upstream/decode.ts';
-import { readResponseHead } from '../../lib/upstream/response-head.ts';
-import { parseRetryAfter } from '../../lib/upstream/retry-after.ts';
+import { parseRetryAfter, readResponseHead } from '../../lib/upstream/response-head.ts';
 
 const MIB = 1024 * 1024;
 

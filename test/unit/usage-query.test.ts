@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ApiError } from '../../lib/base/errors.ts';
+import { percentiles } from '../../lib/usage/durations.ts';
 import { parseMoment, parseSpan } from '../../lib/usage/moment.ts';
-import { percentiles } from '../../lib/usage/percentiles.ts';
 import { parseFilter, requestId } from '../../lib/usage/query.ts';
 
 const NOW = Date.parse('2027-01-31T12:00:00.250Z');

@@ -6,8 +6,8 @@ import type { Catalog, HostKey, Pricing } from '../../lib/model/catalog.ts';
 import type { Candidate, RoutePlan } from '../../lib/routing/plan.ts';
 import type { CallClass, CallResult } from '../../lib/upstream/outcome.ts';
 import { conclude, type Run } from '../../lib/worker/item/conclude.ts';
+import type { Ready } from '../../lib/worker/item/judge.ts';
 import { type Outcome, refused } from '../../lib/worker/item/outcome.ts';
-import type { Ready } from '../../lib/worker/item/prepared.ts';
 
 const BODY = Buffer.from('{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":2}}');
 const NOW = 1_000_000;

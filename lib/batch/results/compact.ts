@@ -4,12 +4,7 @@ import type { Log } from '../../base/log.ts';
 import type { Database } from '../../db/database.ts';
 import { ITEM_STATES } from '../../model/batch.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
-import {
-  COMPACTION_LEASE_SECONDS,
-  claimCompaction,
-  renewCompaction,
-  setResults,
-} from '../../worker/sweep/sweep.sql.ts';
+import { COMPACTION_LEASE_SECONDS, claimCompaction, renewCompaction, setResults } from './compact.sql.ts';
 import { resultElements } from './elements.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL, INDEX_RECORD_BYTES, writeIndexRecord } from './result-index.ts';
 import { createRetryPauses } from './retry-pauses.ts';

@@ -5,7 +5,7 @@ import type { ErrorKind } from '../../model/usage-event.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { readRanges, readReason } from '../../payloads/ranges.ts';
 import { isStoreAway } from '../../payloads/store-away.ts';
-import { type FinalRow, readFinals } from './finals.sql.ts';
+import { type FinalRow, readFinals } from './outcomes.sql.ts';
 
 /** How one item of a finished batch ended. */
 export interface ItemOutcome {

@@ -9,8 +9,9 @@ import {
   findIdempotencyKey,
   type IdempotencyName,
   type IdempotencyRow,
-} from './idempotency.sql.ts';
-import { type ItemSpans, insertItems } from './items.sql.ts';
+  type ItemSpans,
+  insertItems,
+} from './record.sql.ts';
 
 export interface RecordDeps {
   db: Database;

@@ -3,7 +3,7 @@ import { isUuid } from '../../base/clock.ts';
 import { ApiError, reasonOf } from '../../base/errors.ts';
 import type { Db } from '../../db/database.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
-import { findIdempotencyKey } from './idempotency.sql.ts';
+import { findIdempotencyKey } from './record.sql.ts';
 import type { Recorded } from './record.ts';
 import { parseUploaded } from './submission.ts';
 import { type SubmitDeps, type SubmitRequest, submitBatch } from './submit.ts';

@@ -1,6 +1,6 @@
 import { isUuid } from '../../base/clock.ts';
 import { ApiError } from '../../base/errors.ts';
-import { findIdempotencyKey, type IdempotencyName } from '../../batch/submit/idempotency.sql.ts';
+import { findIdempotencyKey, type IdempotencyName } from '../../batch/submit/record.sql.ts';
 import type { Recorded } from '../../batch/submit/record.ts';
 import { findUpload } from '../../batch/submit/uploads.sql.ts';
 import type { Db } from '../../db/database.ts';

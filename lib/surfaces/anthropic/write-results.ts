@@ -1,8 +1,8 @@
 import { uuidv7 } from '../../base/clock.ts';
+import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished, ResultsWriter } from '../../batch/results/compact.ts';
 import { batchOutcomes } from '../../batch/results/outcomes.ts';
 import type { PayloadRef } from '../../payloads/payload-store.ts';
-import { setResults } from '../../worker/sweep/sweep.sql.ts';
 import { findCustomIds, freezeMessageCounts } from './message-batches.sql.ts';
 import { type ResultType, resultLine, resultType } from './result-line.ts';
 

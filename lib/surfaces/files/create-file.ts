@@ -3,12 +3,12 @@ import { ApiError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Database } from '../../db/database.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
+import { fileTooLarge } from './file-object.ts';
 import { checkPurpose, FORM_FIELDS, fileOptions, missing, storedName, uploadName } from './file-options.ts';
 import { readForm } from './form.ts';
 import { fileOfUpload } from './from-upload.ts';
 import { discard, recordFile } from './record-file.ts';
 import { type FileRow, insertFile, type NewFile } from './stored-files.sql.ts';
-import { fileTooLarge } from './too-large.ts';
 
 /** What a form may be longer than its file. */
 const FRAME_BYTES = 1024 * 1024;

@@ -1,5 +1,18 @@
-import { fileIdOf } from './file-id.ts';
+import { ApiError } from '../../base/errors.ts';
 import type { FileRow } from './stored-files.sql.ts';
+
+const FILE_ID = /^file-([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})$/;
+
+/** The public id of a file: `file-` and the 32 hex digits of its UUID. */
+export function fileIdOf(uuid: string): string {
+  return `file-${uuid.replaceAll('-', '')}`;
+}
+
+/** The UUID in a public id; null for text of any other form, capitals included. */
+export function uuidOfFileId(id: string): string | null {
+  const digits = FILE_ID.exec(id);
+  return digits === null ? null : digits.slice(1).join('-');
+}
 
 /** A file as OpenAI clients see it. Times are Unix seconds; what is absent is null, the keys stay. */
 export interface FileObject {
@@ -31,4 +44,14 @@ export function fileObject(row: FileRow): FileObject {
 
 function unixSeconds(time: Date): number {
   return Math.floor(time.getTime() / 1000);
+}
+
+/** Front-doors section 2: 200 MB. */
+export const MAX_FILE_BYTES = 200 * 1024 * 1024;
+
+/** The 413 of a file over the limit; `sent` is how much was announced, or null if nothing was. */
+export function fileTooLarge(sent: number | null, maxBytes: number, param = 'file'): ApiError {
+  const size = sent === null ? `more than ${maxBytes} bytes` : `${sent} bytes`;
+  const message = `file too large: ${size} sent, the limit is ${maxBytes} bytes`;
+  return new ApiError('body_too_large', message, { status: 413, param });
 }

@@ -1,6 +1,6 @@
 import { ApiError, cutText } from '../../base/errors.ts';
 import type { Db } from '../../db/database.ts';
-import { uuidOfFileId } from './file-id.ts';
+import { uuidOfFileId } from './file-object.ts';
 import { type FileRow, findFile } from './stored-files.sql.ts';
 
 /** The owner's file of a public id; throws `not_found` for another's, an unknown, an expired or a malformed one alike. */

@@ -4,9 +4,9 @@ import { ApiError } from '../../base/errors.ts';
 import { findUpload, takeUpload } from '../../batch/submit/uploads.sql.ts';
 import type { Database } from '../../db/database.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
+import { fileTooLarge } from './file-object.ts';
 import { type DiscardDeps, discard, recordFile } from './record-file.ts';
 import { type FileRow, insertFile, type NewFile } from './stored-files.sql.ts';
-import { fileTooLarge } from './too-large.ts';
 
 export interface FromUploadDeps extends DiscardDeps {
   db: Database;

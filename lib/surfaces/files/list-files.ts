@@ -1,7 +1,6 @@
 import { PAGE_BYTES } from '../../batch/results/results.ts';
 import type { Db } from '../../db/database.ts';
-import { fileIdOf, uuidOfFileId } from './file-id.ts';
-import { fileObject } from './file-object.ts';
+import { fileIdOf, fileObject, uuidOfFileId } from './file-object.ts';
 import { noSuchFile } from './find-file.ts';
 import { type FilePurpose, listFiles } from './stored-files.sql.ts';
 

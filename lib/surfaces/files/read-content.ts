@@ -1,6 +1,6 @@
 import type { Db } from '../../db/database.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
-import { fileIdOf } from './file-id.ts';
+import { fileIdOf } from './file-object.ts';
 import { noSuchFile } from './find-file.ts';
 import { type FileRow, findFile } from './stored-files.sql.ts';
 

@@ -1,6 +1,6 @@
-import { type JsonInteger, jsonInteger } from '../../usage/json-integer.ts';
-import { fileIdOf } from '../files/file-id.ts';
-import { publicBatchId } from './batch-id.ts';
+import { type JsonInteger, jsonInteger } from '../../usage/sums.ts';
+import { fileIdOf } from '../files/file-object.ts';
+import { publicBatchId } from './find-batch.ts';
 import type { FinalStatus, OpenaiBatchRow, UsageSums } from './openai-batches.sql.ts';
 
 export type OpenaiStatus = 'validating' | 'in_progress' | 'finalizing' | 'cancelling' | FinalStatus;

@@ -1,8 +1,7 @@
 import { ApiError } from '../../base/errors.ts';
 import { cancelBatchRow } from '../../batch/cancel.sql.ts';
 import { announceCancel, type CancelDeps } from '../../batch/cancel.ts';
-import { parseBatchId } from './batch-id.ts';
-import { noSuchBatch, requireBatch } from './find-batch.ts';
+import { noSuchBatch, parseBatchId, requireBatch } from './find-batch.ts';
 import { markCancelling, type OpenaiBatchRow } from './openai-batches.sql.ts';
 import { endCancelled } from './validation/validation.sql.ts';
 

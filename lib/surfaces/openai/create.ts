@@ -4,12 +4,11 @@ import { ApiError } from '../../base/errors.ts';
 import { claimKey, findReplay, type PreparedBatch } from '../../batch/submit/record.ts';
 import { type Database, type Db, isConnectionError } from '../../db/database.ts';
 import type { Attribution } from '../../model/batch.ts';
-import { uuidOfFileId } from '../files/file-id.ts';
+import { uuidOfFileId } from '../files/file-object.ts';
 import { noSuchFile } from '../files/find-file.ts';
 import { holdFile } from '../files/stored-files.sql.ts';
-import { publicBatchId } from './batch-id.ts';
 import { type CreateRequest, parseCreate } from './create-request.ts';
-import { noSuchBatch } from './find-batch.ts';
+import { noSuchBatch, publicBatchId } from './find-batch.ts';
 import { findOpenaiBatch, insertOpenaiBatch, type OpenaiBatchRow } from './openai-batches.sql.ts';
 
 export interface CreateDeps {

@@ -1,7 +1,6 @@
 import type { Db } from '../../db/database.ts';
-import { parseBatchId } from './batch-id.ts';
 import { batchObject } from './batch-object.ts';
-import { noSuchBatch } from './find-batch.ts';
+import { noSuchBatch, parseBatchId } from './find-batch.ts';
 import { isOpenaiBatch, listOpenaiBatches } from './openai-batches.sql.ts';
 
 /** OpenAI's list envelope; ids are null on an empty page. */

@@ -1,13 +1,13 @@
 import { uuidv7 } from '../../base/clock.ts';
 import { reasonOf, Undone } from '../../base/errors.ts';
+import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished } from '../../batch/results/compact.ts';
 import { batchOutcomes } from '../../batch/results/outcomes.ts';
 import { isConnectionError } from '../../db/database.ts';
 import type { PayloadRef } from '../../payloads/payload-store.ts';
-import { setResults } from '../../worker/sweep/sweep.sql.ts';
 import { insertFile } from '../files/stored-files.sql.ts';
-import { publicBatchId } from './batch-id.ts';
 import { readCustomIds } from './custom-ids.ts';
+import { publicBatchId } from './find-batch.ts';
 import { type ObjectSink, objectSink } from './object-sink.ts';
 import { finishOpenaiBatch, type ResultFilesRow, readForResults } from './openai-batches.sql.ts';
 import { resultLine } from './result-line.ts';

@@ -9,9 +9,8 @@ import type { CallClass, CallResult } from '../../upstream/outcome.ts';
 import { price } from '../../usage/cost.ts';
 import { measure } from '../../usage/measure.ts';
 import { routeFacts } from './facts.ts';
-import type { Judged } from './judge.ts';
+import type { Judged, Ready } from './judge.ts';
 import { type Outcome, refused, released } from './outcome.ts';
-import type { Ready } from './prepared.ts';
 
 /** Retries of `max_attempts`: 1 s, doubled each round, at most 60 s, with jitter; Retry-After is the floor. */
 const ROUND_BASE_MS = 1000;

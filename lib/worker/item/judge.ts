@@ -1,7 +1,9 @@
 import { policyOf, type Recheck, recheckCredential } from '../../auth/recheck.ts';
 import { cutText } from '../../base/errors.ts';
+import type { Turn } from '../../keypool/draw.ts';
+import type { Refund } from '../../limits/settle.ts';
 import type { BatchContext, ClaimedItem } from '../../model/batch.ts';
-import type { Catalog } from '../../model/catalog.ts';
+import type { Catalog, HostKey } from '../../model/catalog.ts';
 import type { RouteFacts } from '../../model/usage-event.ts';
 import { planRoute, type RouteFailure, type RoutePlan, routeFailureText, routesOf } from '../../routing/plan.ts';
 import { peekItem } from '../../upstream/body.ts';
@@ -86,4 +88,16 @@ function failureFacts(route: RouteFailure): RouteFacts {
     provider: route.model?.provider ?? null,
     resolvedVia: route.resolvedVia,
   };
+}
+
+/** An item that only needs a slot: judged, its turn drawn, its limits reserved. */
+export interface Ready extends Judged {
+  turn: Turn | null;
+  /** What was reserved; null when that waits for the slot (`concurrency` counts items in slots, not in the queue). */
+  reserved: Reservation | null;
+}
+
+export interface Reservation extends Refund {
+  /** The key whose tier rules are part of it; null when no key can be drawn at present. */
+  key: HostKey | null;
 }

@@ -1,17 +1,15 @@
 import { cutText } from '../../base/errors.ts';
 import type { KeyPool } from '../../keypool/pool.ts';
 import type { ReserveRequest, ReserveVerdict } from '../../limits/reserve.ts';
-import { type BucketRule, hostKeyRules, joinRules, policyRules } from '../../limits/rules.ts';
+import { type BucketRule, hostKeyRules, joinRules, limitText, policyRules } from '../../limits/rules.ts';
 import type { Refund } from '../../limits/settle.ts';
-import { limitText } from '../../limits/text.ts';
 import type { ClaimedItem } from '../../model/batch.ts';
 import type { HostKey } from '../../model/catalog.ts';
 import type { Candidate } from '../../routing/plan.ts';
 import type { Loaded } from '../load.ts';
 import { pauseOrFail } from './conclude.ts';
-import type { Judge, Judged } from './judge.ts';
+import type { Judge, Judged, Ready } from './judge.ts';
 import { NO_ROUTE, type Outcome, refused, released } from './outcome.ts';
-import type { Ready } from './prepared.ts';
 
 /** Limits as the worker uses them. */
 export interface Limits {

@@ -9,10 +9,9 @@ import { replaceModel } from '../../upstream/body.ts';
 import { callTarget } from '../../upstream/call-target.ts';
 import type { CallResult, UpstreamClient } from '../../upstream/outcome.ts';
 import { conclude, type Run } from './conclude.ts';
-import type { Judge } from './judge.ts';
+import type { Judge, Ready } from './judge.ts';
 import { type Outcome, released } from './outcome.ts';
 import { type Limits, limitRefusal } from './prepare.ts';
-import type { Ready } from './prepared.ts';
 
 /** Upstream attempts of one run of an item, over all keys and hosts (behaviour section 2). */
 const MAX_CALLS = 3;

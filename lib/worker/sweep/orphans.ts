@@ -1,6 +1,6 @@
+import { referencedObjects } from '../../batch/object-references.sql.ts';
 import type { Db } from '../../db/database.ts';
 import { PAYLOAD_KINDS, type PayloadKind, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
-import { referencedObjects } from './sweep.sql.ts';
 
 /** Objects are left alone for a day: a writer never commits one older than an hour (design section 3). */
 const MIN_AGE_MS = 24 * 3_600_000;

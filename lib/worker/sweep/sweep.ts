@@ -1,19 +1,15 @@
 import { type Clock, sleep } from '../../base/clock.ts';
 import { reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
+import { listUncompacted } from '../../batch/results/compact.sql.ts';
+import { purgeIdempotencyKeys } from '../../batch/submit/record.sql.ts';
 import { purgeUploads } from '../../batch/submit/uploads.sql.ts';
 import type { Database } from '../../db/database.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import type { Beat } from '../lease/lease.sql.ts';
 import { type RescueDeps, rescueSilent } from '../lease/rescue.ts';
 import { deleteOrphans } from './orphans.ts';
-import {
-  deleteExpiredBatches,
-  expireItems,
-  listUncompacted,
-  maintainUsagePartitions,
-  purgeIdempotencyKeys,
-} from './sweep.sql.ts';
+import { deleteExpiredBatches, expireItems, maintainUsagePartitions } from './sweep.sql.ts';
 
 const HOUSEKEEPING_MS = 3_600_000;
 const COMPACT_AT_ONCE = 50;

@@ -3,9 +3,10 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { ENVIRONMENT } from '../lib/app/config.ts';
 
-// Writes docs/configuration.md from the schema that validates the environment; `--check` fails when the file differs.
+// Writes the documents that follow from the code: docs/configuration.md from the schema that validates the environment, and
+// the table of layers in docs/development.md from the rule that checks imports. `--check` fails when a file differs.
 
-const FILE = fileURLToPath(new URL('../docs/configuration.md', import.meta.url));
+const pathOf = (file: string) => fileURLToPath(new URL(`../${file}`, import.meta.url));
 
 const HEAD = `# Configuration
 
@@ -31,7 +32,7 @@ const variable = z.object({
   secret: z.boolean().optional(),
 });
 
-function render(): string {
+function configuration(): string {
   const schema = z.toJSONSchema(ENVIRONMENT, { io: 'output', unrepresentable: 'any' });
   const rows = Object.entries(schema.properties ?? {}).map(([name, property]) => {
     const entry = variable.parse(property);
@@ -56,13 +57,29 @@ function bounds(part: { minimum?: unknown; maximum?: unknown }): string {
   return `${part.minimum} to ${part.maximum}`;
 }
 
-const wanted = render();
-if (process.argv.includes('--check')) {
-  const found = await readFile(FILE, 'utf8').catch(() => '');
-  if (found !== wanted) {
-    process.stderr.write('docs/configuration.md is not what lib/app/config.ts says: run npm run docs\n');
+const TABLE = /(<!-- layers: .*? -->\n)[\s\S]*?(<!-- end of layers -->)/;
+
+async function development(): Promise<string> {
+  const rules = (await import(new URL('../.dependency-cruiser.mjs', import.meta.url).href)) as {
+    LAYERS: { folders: string[]; about: string }[];
+  };
+  const rows = rules.LAYERS.toReversed().map(
+    ({ folders, about }) => `| ${folders.map((folder) => `\`${folder}\``).join(', ')} | ${about} |\n`,
+  );
+  const table = `\n| Folder | What |\n|---|---|\n${rows.join('')}\n`;
+  return (await readFile(pathOf('docs/development.md'), 'utf8')).replace(TABLE, (_, start, end) => start + table + end);
+}
+
+const DOCUMENTS = [
+  { file: 'docs/configuration.md', source: 'lib/app/config.ts', wanted: configuration() },
+  { file: 'docs/development.md', source: '.dependency-cruiser.mjs', wanted: await development() },
+];
+
+for (const { file, source, wanted } of DOCUMENTS) {
+  if (!process.argv.includes('--check')) {
+    await writeFile(pathOf(file), wanted);
+  } else if ((await readFile(pathOf(file), 'utf8').catch(() => '')) !== wanted) {
+    process.stderr.write(`${file} is not what ${source} says: run npm run docs\n`);
     process.exitCode = 1;
   }
-} else {
-  await writeFile(FILE, wanted);
 }
