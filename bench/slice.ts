@@ -2,7 +2,7 @@ import { Buffer } from 'node:buffer';
 import process from 'node:process';
 import { pathToFileURL } from 'node:url';
 import { checksumItems, sliceSubmission } from '../lib/batch/submit/slice.ts';
-import { peekItem } from '../lib/upstream/body.ts';
+import { peekItem } from '../lib/upstream/item-body.ts';
 
 /** One figure of a benchmark, beside what it must be read against. */
 export interface Figure {

@@ -105,11 +105,11 @@ function urlOf(host: string, port: number): string | null {
 }
 
 function controlApp(app: App, env: NodeJS.ProcessEnv) {
-  const { db, log, snapshot, secretBox, adminToken, notReady, unwell, clock, pool, metrics } = app;
+  const { db, log, catalogCache, secretBox, adminToken, notReady, unwell, clock, pool, metrics } = app;
   return {
     db,
     log,
-    snapshot,
+    catalogCache,
     secretBox,
     adminToken,
     notReady,

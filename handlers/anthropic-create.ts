@@ -10,7 +10,7 @@ import { type Authenticated, authenticated } from './middleware.ts';
 
 export interface AnthropicCreateApp extends AnthropicApp, CreateDeps {
   db: CreateDeps['db'];
-  /** The snapshot in force. */
+  /** The catalogue in use. */
   catalog(): Catalog;
 }
 

@@ -16,7 +16,7 @@ import { submit } from './submit.ts';
 
 // Paths that the native API and OpenAI's share (front-doors section 1). Each handler authenticates for itself.
 
-type SharedApp = NativeApp & OpenaiApp;
+type BatchesApp = NativeApp & OpenaiApp;
 
 /**
  * A create of the OpenAI API has 111 KB at most that say something: 16 pairs of 64 and 512 characters, each as two escapes of
@@ -27,22 +27,22 @@ const LOOK_BYTES = 131_072;
 const OPENAI_MEMBERS = ['input_file_id', 'endpoint'];
 
 /** `POST /v1/batches`: `input_file_id` or `endpoint` make it OpenAI's; beside `shape` or `requests` they are refused. */
-export function createBatch(app: SharedApp): ApiHandler {
+export function createBatch(app: BatchesApp): ApiHandler {
   return either(submit(app), createOpenaiBatchHandler(app), (event) => isOpenaiCreate(bodyOf(event)));
 }
 
 /** `GET /v1/batches`: the native list is asked for with `surface`. */
-export function listBatches(app: SharedApp): ApiHandler {
+export function listBatches(app: BatchesApp): ApiHandler {
   return either(list(app), listOpenaiBatchesHandler(app), (event) => !queryOf(event).has('surface'));
 }
 
 /** `GET /v1/batches/{id}` */
-export function getBatch(app: SharedApp): ApiHandler {
+export function getBatch(app: BatchesApp): ApiHandler {
   return either(get(app), getOpenaiBatchHandler(app), hasOpenaiId);
 }
 
 /** `POST /v1/batches/{id}/cancel` */
-export function cancelBatch(app: SharedApp): ApiHandler {
+export function cancelBatch(app: BatchesApp): ApiHandler {
   return either(cancel(app), cancelOpenaiBatchHandler(app), hasOpenaiId);
 }
 

@@ -44,9 +44,9 @@ export function revokeAll(app: CredentialsApp): ApiHandler {
 }
 
 function keyDeps(app: CredentialsApp): KeyControlDeps<ObjectView> {
-  return { db: app.db, random: app.random, readKey: readKeyView, refresh: app.snapshot.refresh };
+  return { db: app.db, random: app.random, readKey: readKeyView, refresh: app.catalogCache.refresh };
 }
 
 function tokenDeps(app: CredentialsApp): TokenControlDeps {
-  return { db: app.db, box: app.secretBox, catalog: app.snapshot.current, refresh: app.snapshot.refresh };
+  return { db: app.db, box: app.secretBox, catalog: app.catalogCache.current, refresh: app.catalogCache.refresh };
 }

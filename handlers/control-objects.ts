@@ -1,4 +1,5 @@
 import { ApiError } from '../lib/base/errors.ts';
+import type { CatalogCache } from '../lib/catalog/catalog-cache.ts';
 import {
   type ChangeDeps,
   type Changed,
@@ -9,7 +10,6 @@ import {
 } from '../lib/catalog/change.ts';
 import { type CatalogDocument, CatalogError, formatFault } from '../lib/catalog/documents/document.ts';
 import { type Kind, kindOfPlural } from '../lib/catalog/documents/kinds.ts';
-import type { Snapshot } from '../lib/catalog/snapshot.ts';
 import { exportCatalog, findView, listViews } from '../lib/catalog/view.ts';
 import { documentBody } from '../lib/http/control-body.ts';
 import { type ApiEvent, type ApiHandler, pathParameter } from '../lib/http/event.ts';
@@ -18,7 +18,7 @@ import { type AdminDeps, admin } from './admin.ts';
 
 /** What the routes of catalogue objects need. */
 export interface ObjectsApp extends AdminDeps, ChangeDeps {
-  snapshot: Pick<Snapshot, 'current' | 'refresh'>;
+  catalogCache: Pick<CatalogCache, 'current' | 'refresh'>;
 }
 
 /** `GET /api/{plural}` */
@@ -60,7 +60,7 @@ export function replace(app: ObjectsApp): ApiHandler {
 export function remove(app: ObjectsApp): ApiHandler {
   return admin(app, async (event) => {
     await deleteObject(kindOf(event), pathParameter(event, 'id'), app);
-    await app.snapshot.refresh();
+    await app.catalogCache.refresh();
     return { statusCode: 204, headers: {} };
   });
 }
@@ -83,7 +83,7 @@ async function documentOf(app: ObjectsApp, event: ApiEvent, kind: Kind, id: stri
 /** This replica works with the change before it answers; the others are told by NOTIFY. */
 async function settle(app: ObjectsApp, changed: Changed): Promise<void> {
   for (const warning of changed.warnings) app.log.warn({ warning: formatFault(warning) }, 'catalogue warning');
-  await app.snapshot.refresh();
+  await app.catalogCache.refresh();
 }
 
 function kindOf(event: ApiEvent): Kind {

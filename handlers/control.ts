@@ -61,7 +61,7 @@ function controlHandlers(app: ControlApp): Record<ControlHandlerName, ApiHandler
 
 function hostKeyOf(app: ControlApp, event: ApiEvent): HostKey {
   const wanted = pathParameter(event, 'name');
-  const { hostKeys } = app.snapshot.current();
+  const { hostKeys } = app.catalogCache.current();
   const found = hostKeys.get(wanted) ?? [...hostKeys.values()].find((key) => key.id === wanted.toLowerCase());
   if (found === undefined) throw new ApiError('not_found');
   return found;

@@ -1,4 +1,4 @@
-import type { NotReady } from '../lib/app/ready.ts';
+import type { NotReady } from '../lib/app/readiness.ts';
 import { errorBody } from '../lib/http/error-form.ts';
 import { type ApiEvent, type ApiHandler, requestIdOf } from '../lib/http/event.ts';
 import { json, jsonText } from '../lib/http/render.ts';

@@ -1,6 +1,6 @@
 import middy, { type MiddlewareObj } from '@middy/core';
 import type { Context } from 'aws-lambda';
-import type { NotReady } from '../lib/app/ready.ts';
+import type { NotReady } from '../lib/app/readiness.ts';
 import type { Caller, Headers } from '../lib/auth/authenticate.ts';
 import { ApiError } from '../lib/base/errors.ts';
 import type { Log } from '../lib/base/log.ts';
@@ -12,7 +12,7 @@ export interface GateDeps {
   log: Log;
   /** Null when migrations, catalogue and stores are ready. */
   notReady(): NotReady | null;
-  /** Who presents these headers, by the present snapshot; throws ApiError 401. */
+  /** Who presents these headers, by the catalogue in use; throws ApiError 401. */
   authenticate(headers: Headers): Promise<Caller>;
 }
 

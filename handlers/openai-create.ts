@@ -1,7 +1,7 @@
 import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
-import { bodyTooLarge } from '../lib/http/body.ts';
 import { idempotencyKeyOf, refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
+import { bodyTooLarge } from '../lib/http/read-body.ts';
 import { json } from '../lib/http/render.ts';
 import type { Catalog } from '../lib/model/catalog.ts';
 import { batchObject } from '../lib/surfaces/openai/batch-object.ts';
@@ -10,7 +10,7 @@ import { MAX_CREATE_BYTES } from '../lib/surfaces/openai/create-request.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
 export interface CreateOpenaiBatchApp extends GateDeps, CreateDeps {
-  /** The snapshot in force. */
+  /** The catalogue in use. */
   catalog(): Catalog;
   /** A batch waits for its validation: sets it going. Never rejects; what it misses the sweep finds. */
   wakeValidator(): void | Promise<void>;

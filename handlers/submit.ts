@@ -2,15 +2,15 @@ import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
 import { parseSubmission } from '../lib/batch/submit/submission.ts';
 import { submitBatch } from '../lib/batch/submit/submit.ts';
 import { type SubmitUploadDeps, submitUpload } from '../lib/batch/submit/submit-upload.ts';
-import { bodyTooLarge } from '../lib/http/body.ts';
 import { idempotencyKeyOf, recordedHeader, refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, bodyOf } from '../lib/http/event.ts';
+import { bodyTooLarge } from '../lib/http/read-body.ts';
 import { json } from '../lib/http/render.ts';
 import type { Catalog } from '../lib/model/catalog.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 
 export interface SubmitApp extends GateDeps, SubmitUploadDeps {
-  /** The snapshot in force. */
+  /** The catalogue in use. */
   catalog(): Catalog;
   maxItems: number;
   /** The Node adapter refuses larger bodies before it reads them; here it is API Gateway's that are checked. */

@@ -1,8 +1,8 @@
 import { ApiError } from '../lib/base/errors.ts';
 import { type CreateUploadDeps, createUpload } from '../lib/batch/submit/create-upload.ts';
-import { bodyTooLarge } from '../lib/http/body.ts';
 import { refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, bodyOf, originOf } from '../lib/http/event.ts';
+import { bodyTooLarge } from '../lib/http/read-body.ts';
 import { json } from '../lib/http/render.ts';
 import { type Authenticated, authenticated, type GateDeps } from './middleware.ts';
 

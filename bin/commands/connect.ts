@@ -3,12 +3,12 @@ import { join } from 'node:path';
 import type { Config } from '../../lib/app/config.ts';
 import { ConfigError } from '../../lib/base/errors.ts';
 import type { Log } from '../../lib/base/log.ts';
-import { createSecretBox, parseMasterKey, type SecretBox } from '../../lib/catalog/secrets.ts';
+import { createSecretBox, parseMasterKey, type SecretBox } from '../../lib/catalog/secret-box.ts';
 import { createDb, type Database } from '../../lib/db/database.ts';
 import { expectedVersion, isSchemaCurrent } from '../../lib/db/migrate.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
 import { findEmbedded } from '../../lib/postgres/find.ts';
-import { masterKey } from '../../lib/postgres/secrets.ts';
+import { masterKey } from '../../lib/postgres/generated-secrets.ts';
 
 /** What a command works on. */
 export interface Connection {

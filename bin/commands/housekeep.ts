@@ -37,7 +37,7 @@ async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, l
     wake: () => void wakes.send({ kind: 'work' }, 1).catch(() => {}),
   });
   try {
-    await sweeper.onBeat(ALL_DUE);
+    await sweeper.onHeartbeat(ALL_DUE);
     return await sweeper.housekeep();
   } finally {
     await sweeper.stop();

@@ -4,8 +4,8 @@ import { resealSigningKeys } from '../../lib/auth/signing-keys.ts';
 import { ConfigError } from '../../lib/base/errors.ts';
 import { createLog } from '../../lib/base/log.ts';
 import { rekeySecrets } from '../../lib/catalog/rekey.ts';
-import { createSecretBox, parseMasterKey } from '../../lib/catalog/secrets.ts';
-import { replaceMasterKey } from '../../lib/postgres/secrets.ts';
+import { createSecretBox, parseMasterKey } from '../../lib/catalog/secret-box.ts';
+import { replaceMasterKey } from '../../lib/postgres/generated-secrets.ts';
 import { connected } from './connect.ts';
 
 const NEW_KEY = 'RELAY_NEW_MASTER_KEY';

@@ -22,7 +22,7 @@ export interface Wakes extends WakeQueue {
 
 /**
  * The wake-up queue that is configured. With SQS only `work` goes there, because a message reaches one receiver; a
- * cancel and a new catalogue concern all, and go by NOTIFY, where nobody listens with the next beat.
+ * cancel and a new catalogue concern all, and go by NOTIFY, where nobody listens with the next heartbeat.
  */
 export async function openQueue(config: Config, env: Env, db: Db): Promise<Wakes> {
   const postgres = createPostgresQueue(db);

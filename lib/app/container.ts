@@ -3,8 +3,8 @@ import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
 import { authenticate, type Caller, type Headers } from '../auth/authenticate.ts';
 import { sleep, uuidv7 } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
-import type { SecretBox } from '../catalog/secrets.ts';
-import type { Snapshot } from '../catalog/snapshot.ts';
+import type { CatalogCache } from '../catalog/catalog-cache.ts';
+import type { SecretBox } from '../catalog/secret-box.ts';
 import { createDb } from '../db/database.ts';
 import { type InstanceLock, lockInstance } from '../db/instance-lock.ts';
 import { migrate } from '../db/migrate.ts';
@@ -18,8 +18,8 @@ import { awsOf } from './clients.ts';
 import type { Config } from './config.ts';
 import { applyAtStart, settle } from './home.ts';
 import { createMetrics, type Metrics, observeWorker } from './metrics.ts';
-import { createParts, type SharedApp } from './parts.ts';
-import { createReadiness, type NotReady, type Step } from './ready.ts';
+import { type AppCore, createParts } from './parts.ts';
+import { createReadiness, type NotReady, type Step } from './readiness.ts';
 
 /** How often a ready replica looks whether the payload store is still the shared one. */
 const STORE_CHECK_MS = 10_000;
@@ -28,11 +28,11 @@ const STORE_CHECK_MS = 10_000;
  * Everything that handlers are made of in the container. This file is the composition root: with app-parts.ts (what all forms
  * have in common), app-clients.ts and app-lambda.ts it is the only place that builds clients.
  */
-export interface App extends SharedApp {
+export interface App extends AppCore {
   queue: WakeQueue;
   pool: KeyPool;
   metrics: Metrics;
-  snapshot: Snapshot;
+  catalogCache: CatalogCache;
   secretBox: SecretBox | null;
   /** Bearer of the control API; null answers 401 to everything. */
   adminToken: string | null;
@@ -91,12 +91,12 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
     log,
     onState(up) {
       // Looked at again at once: one broken connection of the pool is no outage.
-      if (!up && databaseUp) void worker?.lease.beatNow();
+      if (!up && databaseUp) void worker?.lease.heartbeatNow();
       databaseUp = up;
     },
   });
   const parts = await createParts({ config, env, log, db, masterKey: home.masterKey });
-  const { wakes, pool, snapshot, secretBox, tokens, compactor, validator } = parts;
+  const { wakes, pool, catalogCache, secretBox, tokens, compactor, validator } = parts;
   const { clock, payloads } = parts.app;
   const queue: WakeQueue = {
     send(wake, count) {
@@ -130,8 +130,8 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
       run: async () => {
         await parts.checkSecrets();
         if (config.catalogPath !== null) await applyAtStart(db, config.catalogPath, env, secretBox, log);
-        await snapshot.refresh();
-        snapshot.current();
+        await catalogCache.refresh();
+        catalogCache.current();
         return null;
       },
     },
@@ -162,7 +162,7 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
       concurrency: config.concurrency,
       paused: () => readiness.degraded(),
       onFinished: (ids) => void compactor.compact(ids),
-      onBeat: (beat) => void sweep.onBeat(beat),
+      onHeartbeat: (heartbeat) => void sweep.onHeartbeat(heartbeat),
       onFirstLease: async (workerId) => {
         if (!lock?.held) return;
         const { finished } = await takeBackFormer(parts.rescue(instance), workerId);
@@ -196,7 +196,7 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
     onWake: (wake) => onWake(app, wake),
     onReconnect: () => {
       if (readiness.notReady() !== null) return;
-      void snapshot.refresh();
+      void catalogCache.refresh();
       worker?.wake();
     },
     onBreakers: () => void pool.refresh(),
@@ -214,7 +214,7 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
     queue,
     pool,
     metrics,
-    snapshot,
+    catalogCache,
     secretBox,
     adminToken: home.adminToken,
     adminTokenFile: home.adminTokenFile,
@@ -223,7 +223,7 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
     notReady: readiness.notReady,
     unwell: () => (databaseUp ? null : { code: 'not_ready', reason: 'waiting for the database' }),
     authenticate: (headers) =>
-      authenticate(headers, snapshot.current(), { nowMs: worker?.dbNow() ?? clock.now(), tokens }),
+      authenticate(headers, catalogCache.current(), { nowMs: worker?.dbNow() ?? clock.now(), tokens }),
     get instance() {
       return instance;
     },
@@ -233,7 +233,7 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
     wake(wake) {
       if (wake.kind === 'work') worker?.wake();
       else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);
-      else if (readiness.notReady() === null) void snapshot.refresh();
+      else if (readiness.notReady() === null) void catalogCache.refresh();
     },
     ready: readiness.done,
     async stop(deadlineMs, served) {

@@ -4,7 +4,7 @@ import type { Log } from '../base/log.ts';
 import { applyCatalog } from '../catalog/apply.ts';
 import { CatalogError, formatFault } from '../catalog/documents/document.ts';
 import { readCatalog } from '../catalog/read.ts';
-import type { SecretBox } from '../catalog/secrets.ts';
+import type { SecretBox } from '../catalog/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import type { Embedded } from '../postgres/embedded.ts';
 import type { Config } from './config.ts';
@@ -22,7 +22,7 @@ export interface Home {
 
 /** Where state lives: the given Postgres, or an embedded one in the data dir, with generated secrets. */
 export async function settle(config: Config, log: Log): Promise<Home> {
-  const secrets = await import('../postgres/secrets.ts');
+  const secrets = await import('../postgres/generated-secrets.ts');
   if (config.pgDsn !== null) {
     return {
       dsn: config.pgDsn,
@@ -50,7 +50,7 @@ export async function settle(config: Config, log: Log): Promise<Home> {
 
 /** A container may have no writable data dir: its instance then has a name for the life of the process. */
 async function storedInstanceId(dataDir: string, log: Log): Promise<string> {
-  const { instanceId, prepareDataDir } = await import('../postgres/secrets.ts');
+  const { instanceId, prepareDataDir } = await import('../postgres/generated-secrets.ts');
   try {
     await prepareDataDir(dataDir);
     return await instanceId(dataDir);

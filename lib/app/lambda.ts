@@ -12,8 +12,8 @@ import { readDemand, readVersionAndTime } from '../worker/sweep/wakeups.sql.ts';
 import type { Worker } from '../worker/worker.ts';
 import type { Env } from './clients.ts';
 import type { Config } from './config.ts';
-import { createParts, type SharedApp } from './parts.ts';
-import type { NotReady } from './ready.ts';
+import { type AppCore, createParts } from './parts.ts';
+import type { NotReady } from './readiness.ts';
 
 /** A connection unused for so long may have been dropped while the process was frozen. */
 const MAX_IDLE_MS = 30_000;
@@ -27,7 +27,7 @@ const RETRY_SECONDS = 60;
 const COMPACT_MS = 60_000;
 
 /** What the handlers are made of on Lambda: everything that can live between two invocations, and no timer. */
-export interface LambdaApp extends SharedApp {
+export interface LambdaApp extends AppCore {
   db: RenewingDatabase;
   queue: WakeQueue;
   /** An answer is one value of at most 6 MB. */
@@ -80,7 +80,7 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
     });
   const db = createRenewingDb(open, clock.now, MAX_IDLE_MS);
   const parts = await createParts({ config, env, log, db, masterKey: config.masterKey });
-  const { wakes: queue, pool, snapshot, tokens, compactor, validator } = parts;
+  const { wakes: queue, pool, catalogCache, tokens, compactor, validator } = parts;
   const schema = await expectedVersion(migrations);
 
   let started = false;
@@ -103,8 +103,8 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
     if (unready !== null) return unready;
     const { version, nowMs } = await readVersionAndTime(db);
     offsetMs = nowMs - clock.now();
-    await snapshot.refreshIfNewer(version);
-    snapshot.current(); // throws until a first one was loaded
+    await catalogCache.refreshIfNewer(version);
+    catalogCache.current(); // throws until a first one was loaded
     return null;
   };
   const prepare = async (): Promise<void> => {
@@ -150,7 +150,7 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
         instance,
         concurrency: Math.max(1, config.concurrency),
         onFinished: (ids) => void finished.push(...ids),
-        onBeat() {},
+        onHeartbeat() {},
         onFirstLease: async (workerId) =>
           void finished.push(...(await takeBackFormer(parts.rescue(instance), workerId)).finished),
         observe: { claim() {}, flush() {}, final: (_, n) => count(n), released: count, upstream() {} },
@@ -173,8 +173,8 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
     streaming: false,
     instance,
     notReady: () => notReady,
-    authenticate: (headers) => authenticate(headers, snapshot.current(), { nowMs: clock.now() + offsetMs, tokens }),
-    abortHere() {}, // running items are other containers': they hear of a cancel with their next beat
+    authenticate: (headers) => authenticate(headers, catalogCache.current(), { nowMs: clock.now() + offsetMs, tokens }),
+    abortHere() {}, // running items are other containers': they hear of a cancel with their next heartbeat
     compact: compactor.compact,
     wakeValidator: () => sendWakes(1),
     prepare,
@@ -195,11 +195,23 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
       });
       const none = { alive: true, catalogVersion: 0, nowMs: 0, cancelled: [], workDue: false };
       try {
-        await sweeper.onBeat({ ...none, rescueDue: true, expiryDue: true, compactionDue: false, validationDue: false });
+        await sweeper.onHeartbeat({
+          ...none,
+          rescueDue: true,
+          expiryDue: true,
+          compactionDue: false,
+          validationDue: false,
+        });
         // Before the slow part: a validation or compaction that outlives this invocation must not cost the wake-ups.
         const { due, workers } = await readDemand(db, MAX_WORKERS);
         if (due > workers) await sendWakes(due - workers);
-        await sweeper.onBeat({ ...none, rescueDue: false, expiryDue: false, compactionDue: true, validationDue: true });
+        await sweeper.onHeartbeat({
+          ...none,
+          rescueDue: false,
+          expiryDue: false,
+          compactionDue: true,
+          validationDue: true,
+        });
         if (housekeep) await sweeper.housekeep();
       } finally {
         await sweeper.stop();

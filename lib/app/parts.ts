@@ -5,10 +5,10 @@ import { createTokenVerifier } from '../auth/verify-token.ts';
 import { type Clock, systemClock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import { createCompactor, type ResultsWriters } from '../batch/results/compact.ts';
+import { type CatalogCache, createCatalogCache } from '../catalog/catalog-cache.ts';
 import { loadCatalog } from '../catalog/load.ts';
 import { checkMasterKey } from '../catalog/rekey.ts';
-import { createSecretBox, parseMasterKey, type SecretBox } from '../catalog/secrets.ts';
-import { createSnapshot, type Snapshot } from '../catalog/snapshot.ts';
+import { createSecretBox, parseMasterKey, type SecretBox } from '../catalog/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { createKeyPool, type KeyPool } from '../keypool/pool.ts';
 import { purgeLimits } from '../limits/purge.ts';
@@ -20,8 +20,8 @@ import { purgeExpiredFiles } from '../surfaces/files/remove-file.ts';
 import { deleteExpiredOpenaiBatches } from '../surfaces/openai/openai-batches.sql.ts';
 import { createValidator, type Validator } from '../surfaces/openai/validation/validator.ts';
 import { writeOpenaiResults } from '../surfaces/openai/write-results.ts';
+import type { UpstreamClient } from '../upstream/call-result.ts';
 import { createUpstreamClient } from '../upstream/client.ts';
-import type { UpstreamClient } from '../upstream/outcome.ts';
 import { type BatchUsage, batchUsage } from '../usage/sums.ts';
 import type { RescueDeps } from '../worker/lease/rescue.ts';
 import { createSweeper, type SweepDeps, type Sweeper } from '../worker/sweep/sweep.ts';
@@ -35,7 +35,7 @@ export const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, ant
 const USER_AGENT = 'relay-batch/0.1';
 
 /** What handlers find in the container and on Lambda alike. */
-export interface SharedApp {
+export interface AppCore {
   config: Config;
   log: Log;
   clock: Clock;
@@ -53,7 +53,15 @@ export interface SharedApp {
 /** What a form of the service decides about its worker; the rest is the same in all. */
 export type WorkerOptions = Pick<
   WorkerDeps,
-  'client' | 'instance' | 'concurrency' | 'paused' | 'onRest' | 'onFinished' | 'onBeat' | 'onFirstLease' | 'observe'
+  | 'client'
+  | 'instance'
+  | 'concurrency'
+  | 'paused'
+  | 'onRest'
+  | 'onFinished'
+  | 'onHeartbeat'
+  | 'onFirstLease'
+  | 'observe'
 >;
 
 /** What a form decides about its sweep. */
@@ -61,10 +69,10 @@ export type SweepOptions = Pick<SweepDeps, 'selfId' | 'mayRescue' | 'validate' |
 
 /** The parts that every form of the service is put together from. */
 export interface Parts {
-  app: SharedApp;
+  app: AppCore;
   wakes: Wakes;
   pool: KeyPool;
-  snapshot: Snapshot;
+  catalogCache: CatalogCache;
   secretBox: SecretBox | null;
   tokens: TokenVerifier;
   compactor: ReturnType<typeof createCompactor>;
@@ -102,7 +110,7 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
   const payloads = await openPayloads(config, env);
   const wakes = await openQueue(config, env, db);
   const pool = createKeyPool({ db, log, clock, probeLeaseMs: itemTimeoutMs });
-  const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
+  const catalogCache = createCatalogCache({ load: () => loadCatalog(db, env, secretBox, log), log });
   const compactor = createCompactor({ db, payloads, clock, log }, RESULTS_WRITERS);
   const { maxPendingItemsPerOwner, retentionDays } = config;
   const checkStore = createStoreCheck(db, payloads);
@@ -121,12 +129,12 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
       maxRequestBytes: config.maxRequestBytes,
       maxPendingItemsPerOwner,
       publicUrl: config.publicUrl,
-      catalog: () => snapshot.current(),
+      catalog: () => catalogCache.current(),
       batchUsage: (batchId) => batchUsage(db, batchId),
     },
     wakes,
     pool,
-    snapshot,
+    catalogCache,
     secretBox,
     tokens: createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic }),
     compactor,
@@ -150,8 +158,8 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
         flushMs: config.flushMs,
         itemTimeoutMs,
         onWorkerLoss,
-        catalog: () => snapshot.current(),
-        refreshCatalog: (version) => snapshot.refreshIfNewer(version),
+        catalog: () => catalogCache.current(),
+        refreshCatalog: (version) => catalogCache.refreshIfNewer(version),
       }),
     createSweeper: ({ instance, ...options }) =>
       createSweeper({

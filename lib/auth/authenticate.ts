@@ -16,7 +16,7 @@ export interface TokenClaims {
 
 /**
  * Checks a token's signature, issuer and form and gives its claims; the caller judges expiry and revocation. Throws
- * ApiError `invalid_token`. `catalogVersion` is that of the snapshot in use: signing keys are at least as new.
+ * ApiError `invalid_token`. `catalogVersion` is that of the catalogue in use: signing keys are at least as new.
  */
 export interface TokenVerifier {
   verify(token: string, catalogVersion: number): Promise<TokenClaims>;

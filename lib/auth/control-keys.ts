@@ -4,8 +4,8 @@ import { ApiError } from '../base/errors.ts';
 import { bumpCatalogVersion, lockCatalog } from '../catalog/catalog-state.sql.ts';
 import { readRelayKey, revokeRelayKey, rotateRelayKey } from '../catalog/relay-keys.sql.ts';
 import type { Database, Db } from '../db/database.ts';
+import { parseBody } from './json-fields.ts';
 import { assertRotatable, generateKey, MAX_GRACE_SECONDS } from './keys.ts';
-import { parseBody } from './parse-body.ts';
 
 export interface KeyControlDeps<Document> {
   db: Database;
@@ -13,7 +13,7 @@ export interface KeyControlDeps<Document> {
   random(n: number): Buffer;
   /** The key as the control API shows it, and whether its plaintext comes from the environment; null: no such key. */
   readKey(tx: Db, id: string): Promise<{ document: Document; fromEnv: boolean } | null>;
-  /** Brings the snapshot of this replica up to what is committed. */
+  /** Brings the catalogue of this replica up to what is committed. */
   refresh(): Promise<void>;
 }
 

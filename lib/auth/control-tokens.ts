@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
-import type { SecretBox } from '../catalog/secrets.ts';
+import type { SecretBox } from '../catalog/secret-box.ts';
 import { type Database, sqlState } from '../db/database.ts';
 import type { Catalog } from '../model/catalog.ts';
-import { parseBody } from './parse-body.ts';
+import { parseBody } from './json-fields.ts';
 import { requireBox } from './signing-keys.ts';
 import { issueToken, MAX_TOKEN_TTL_SECONDS, revokeToken, revokeUserTokens } from './tokens.ts';
 
@@ -12,9 +12,9 @@ export interface TokenControlDeps {
   db: Database;
   /** Null without a master key: tokens cannot be issued (409). */
   box: SecretBox | null;
-  /** The snapshot in use. */
+  /** The catalogue in use. */
   catalog(): Catalog;
-  /** Brings the snapshot of this replica up to what is committed. */
+  /** Brings the catalogue of this replica up to what is committed. */
   refresh(): Promise<void>;
 }
 
@@ -68,14 +68,14 @@ export async function revokeTokensOfUser(
   const user = await lookUp(deps, (catalog) => catalog.usersById.get(userId.toLowerCase()));
   if (user === undefined) throw new ApiError('not_found');
   const tokenVersion = await revokeUserTokens(deps.db, user.id).catch((cause: unknown) => {
-    // Deleted since the snapshot: the version's row refers to the user's.
+    // Deleted since the catalogue was loaded: the version's row refers to the user's.
     throw sqlState(cause) === '23503' ? new ApiError('not_found', undefined, { cause }) : cause;
   });
   await deps.refresh();
   return { id: user.id, tokenVersion };
 }
 
-/** Another replica may have made it a moment ago: what the snapshot lacks is looked for once more in a fresh one. */
+/** Another replica may have made it a moment ago: what the catalogue in memory lacks is looked for once more in a fresh one. */
 async function lookUp<T>(deps: TokenControlDeps, find: (catalog: Catalog) => T | undefined): Promise<T | undefined> {
   const found = find(deps.catalog());
   if (found !== undefined) return found;

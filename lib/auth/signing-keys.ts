@@ -1,7 +1,7 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto';
 import { ApiError, ConfigError } from '../base/errors.ts';
 import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
-import type { SecretBox } from '../catalog/secrets.ts';
+import type { SecretBox } from '../catalog/secret-box.ts';
 import type { Database, Db } from '../db/database.ts';
 import {
   insertSigningKey,

@@ -1,11 +1,11 @@
 import type { Database } from '../db/database.ts';
 import { lockCatalog } from './catalog-state.sql.ts';
+import { planChange } from './change-set.ts';
 import { CatalogError, type CatalogFault } from './documents/document.ts';
 import type { CatalogSource } from './documents/yaml.ts';
-import { planChange } from './plan.ts';
-import type { SecretBox } from './secrets.ts';
+import type { SecretBox } from './secret-box.ts';
 import { readState } from './state.ts';
-import { writePlan } from './write.ts';
+import { writeChangeSet } from './write.ts';
 
 /** Where an apply takes secrets from, and whether it may delete. */
 export interface ApplyOptions {
@@ -46,7 +46,7 @@ export async function applyCatalog(db: Database, source: CatalogSource, options:
     });
     const faults = [...source.faults, ...plan.faults].sort(inSourceOrder);
     if (faults.length > 0) throw new CatalogError(faults);
-    const version = await writePlan(tx, plan);
+    const version = await writeChangeSet(tx, plan);
     return {
       created: plan.inserts.length,
       updated: plan.updates.length,

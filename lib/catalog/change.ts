@@ -1,19 +1,19 @@
 import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
 import type { Database, Db } from '../db/database.ts';
+import { slug } from '../model/slug.ts';
 import { deleteObjects } from './catalog.sql.ts';
 import { bumpCatalogVersion, lockCatalog } from './catalog-state.sql.ts';
+import { planChange } from './change-set.ts';
 import { type CatalogDocument, CatalogError, type CatalogFault, type Claim } from './documents/document.ts';
 import type { Kind } from './documents/kinds.ts';
 import { referrersOf } from './documents/references.ts';
-import { slug } from './documents/slug.ts';
 import { at } from './material.ts';
-import { planChange } from './plan.ts';
 import type { KeyDigest } from './relay-key.ts';
-import type { SecretBox } from './secrets.ts';
+import type { SecretBox } from './secret-box.ts';
 import { type CatalogState, objectKey, readState, type StoredObject } from './state.ts';
 import { type ObjectView, viewOf } from './view.ts';
-import { writePlan } from './write.ts';
+import { writeChangeSet } from './write.ts';
 
 // Single changes through the control API: the same plan as `apply`, for one document, under the same lock.
 
@@ -100,7 +100,7 @@ async function write(tx: Db, state: CatalogState, document: CatalogDocument, dep
     },
   });
   if (plan.faults.length > 0) throw new CatalogError(plan.faults);
-  await writePlan(tx, plan);
+  await writeChangeSet(tx, plan);
   const written = (await readState(tx, { kind: document.kind })).objects.get(objectKey(document))!;
   return { object: viewOf(written), plaintext, warnings: plan.warnings };
 }

@@ -2,7 +2,7 @@ import { ConfigError } from '../base/errors.ts';
 import type { Database, Db } from '../db/database.ts';
 import { lockCatalog } from './catalog-state.sql.ts';
 import { listHostKeySecrets, putHostKeySecrets, type SecretRow } from './host-key-secrets.sql.ts';
-import type { SecretBox } from './secrets.ts';
+import type { SecretBox } from './secret-box.ts';
 
 /**
  * Throws ConfigError when stored host keys need another master key than `box`, or when there is none: at start, because

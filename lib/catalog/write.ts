@@ -1,15 +1,15 @@
 import type { Db } from '../db/database.ts';
 import { deleteObjects, insertObjects, markApplied, updateObjects } from './catalog.sql.ts';
 import { bumpCatalogVersion } from './catalog-state.sql.ts';
+import type { ChangeSet, Write } from './change-set.ts';
 import { deleteHostKeySecrets, putHostKeySecrets } from './host-key-secrets.sql.ts';
-import type { Plan, Write } from './plan.ts';
 import { insertRelayKeys, replaceRelayKeys, revokeRelayKey } from './relay-keys.sql.ts';
 
 /**
  * Writes a plan without faults, in a transaction that holds the catalogue lock since the state was read. Gives the new
  * version, or null when nothing changed (then no replica is told).
  */
-export async function writePlan(tx: Db, plan: Plan): Promise<number | null> {
+export async function writeChangeSet(tx: Db, plan: ChangeSet): Promise<number | null> {
   if (plan.faults.length > 0) throw new Error('a plan with faults must not be written');
   const { inserts, updates, deletes, marks } = plan;
   // First: a new object may take the value of a key that goes.

@@ -10,7 +10,7 @@
  *
  * A 401 opens without end: only a new value (another breaker) or an admin's reset helps, no call still in flight.
  */
-import type { CallClass } from '../upstream/outcome.ts';
+import type { CallClass } from '../upstream/call-result.ts';
 
 /** An open breaker; null is a closed one. Times are local monotonic milliseconds. */
 export interface Breaker {

@@ -4,12 +4,12 @@ import type { Log } from '../base/log.ts';
 import type { Db } from '../db/database.ts';
 import type { HostKey } from '../model/catalog.ts';
 import type { Candidate, RoutePlan } from '../routing/plan.ts';
-import type { CallClass, CallResult } from '../upstream/outcome.ts';
+import type { CallClass, CallResult } from '../upstream/call-result.ts';
 import { BREAKER_EFFECTS, MAX_RETRY_AFTER_MS } from './breaker.ts';
+import { createBreakerCache, type KeyHealth, PROBE_RETRY_MS } from './breaker-cache.ts';
 import { drawForClaim, orderKeys, type Turn } from './draw.ts';
 import { resetKey } from './health.ts';
 import { readBreakers, takeProbe } from './keypool.sql.ts';
-import { createSnapshot, type KeyHealth, PROBE_RETRY_MS } from './snapshot.ts';
 import { createWriteQueue } from './writes.ts';
 
 export interface KeyPoolOptions {
@@ -60,24 +60,24 @@ export interface KeyPool {
 /** A pool over shared breakers. It has no timer and asks Postgres nothing by itself. */
 export function createKeyPool(options: KeyPoolOptions): KeyPool {
   const { db, log, clock } = options;
-  const snapshot = createSnapshot();
+  const breakers = createBreakerCache();
   const writes = createWriteQueue({ db, log, monotonic: clock.monotonic });
   let readAt = Number.NEGATIVE_INFINITY;
   let reading: Promise<void> | null = null;
 
   const usable = (keys: readonly HostKey[], model: string): readonly HostKey[] => {
     const now = clock.monotonic();
-    const mayDraw = (key: HostKey) => snapshot.reopensIn(key, model, now) === 0;
+    const mayDraw = (key: HostKey) => breakers.reopensIn(key, model, now) === 0;
     return keys.every(mayDraw) ? keys : keys.filter(mayDraw);
   };
 
   async function read(): Promise<void> {
-    const mark = snapshot.mark();
+    const mark = breakers.mark();
     try {
       await writes.flush();
       const rows = await readBreakers(db);
       readAt = clock.monotonic();
-      snapshot.replace(rows, readAt, mark, writes.has);
+      breakers.replace(rows, readAt, mark, writes.has);
     } catch (error) {
       log.warn({ err: reasonOf(error) }, 'breaker state not read');
     }
@@ -97,15 +97,15 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
       drawForClaim({ db, log, usable: (plan) => usable(plan.candidates[0]!.keys, plan.model.name) }, plans),
     order: (candidate, plan, turn) =>
       orderKeys(usable(candidate.keys, plan.model.name), plan.policy.keySelection, turn),
-    health: (key, model) => snapshot.health(key, model, clock.monotonic()),
+    health: (key, model) => breakers.health(key, model, clock.monotonic()),
 
     async tryProbe(key) {
       const probeId = uuidv7(clock.now());
       // From now on nobody here asks for it again, whatever Postgres answers.
-      snapshot.setProbe(key.breakerKey, clock.monotonic() + PROBE_RETRY_MS);
+      breakers.setProbe(key.breakerKey, clock.monotonic() + PROBE_RETRY_MS);
       try {
         if (await takeProbe(db, key.breakerKey, probeId, options.probeLeaseMs)) {
-          snapshot.setProbe(key.breakerKey, clock.monotonic() + options.probeLeaseMs);
+          breakers.setProbe(key.breakerKey, clock.monotonic() + options.probeLeaseMs);
           return probeId;
         }
       } catch (error) {
@@ -117,7 +117,7 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
     },
 
     releaseProbe(key, probeId) {
-      snapshot.setProbe(key.breakerKey, 0);
+      breakers.setProbe(key.breakerKey, 0);
       writes.add(key.breakerKey, { kind: 'release', probeId });
     },
 
@@ -125,16 +125,16 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
       if (key.breakerKey === '') return;
       const effect = BREAKER_EFFECTS[result.class];
       const harmless = effect === 'close' || effect === 'none';
-      if (harmless && probeId === null && !snapshot.knows(key.breakerKey)) return;
+      if (harmless && probeId === null && !breakers.knows(key.breakerKey)) return;
       const now = clock.monotonic();
       const startedAt = now - Math.max(0, clock.now() - result.startedAt);
       const changed = () => options.onChange?.({ hostKey: key.name, class: result.class });
-      if (effect === 'forbidden' && snapshot.forbid(key.breakerKey, model, startedAt, now)) {
+      if (effect === 'forbidden' && breakers.forbid(key.breakerKey, model, startedAt, now)) {
         writes.add(key.breakerKey, { kind: 'forbidden', startedAt, model });
         changed();
       }
       const event = { class: result.class, startedAt, retryAfterMs: result.retryAfterMs, probe: probeId !== null };
-      if (snapshot.apply(key.breakerKey, event, now)) {
+      if (breakers.apply(key.breakerKey, event, now)) {
         const retryAfterMs = Math.min(result.retryAfterMs ?? 0, MAX_RETRY_AFTER_MS);
         if (effect === 'close') writes.add(key.breakerKey, { kind: 'close', seenAt: now });
         if (effect === 'auth') writes.add(key.breakerKey, { kind: 'auth' });
@@ -155,7 +155,7 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
       const now = clock.monotonic();
       let first = Number.POSITIVE_INFINITY;
       for (const { keys } of plan.candidates) {
-        for (const key of keys) first = Math.min(first, snapshot.reopensIn(key, plan.model.name, now));
+        for (const key of keys) first = Math.min(first, breakers.reopensIn(key, plan.model.name, now));
       }
       return first === Number.POSITIVE_INFINITY ? null : Math.ceil(first);
     },
@@ -163,7 +163,7 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
     async reset(key) {
       writes.drop(key.breakerKey);
       await resetKey(db, key);
-      snapshot.forget(key.breakerKey);
+      breakers.forget(key.breakerKey);
     },
     flush: writes.flush,
   };

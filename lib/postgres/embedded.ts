@@ -10,6 +10,7 @@ import { findBinaries } from './binaries.ts';
 import { bringUp } from './bring-up.ts';
 import { ensureCluster, ROLE } from './cluster.ts';
 import { serverDsn } from './find.ts';
+import { postgresPassword, prepareDataDir } from './generated-secrets.ts';
 import {
   type PostmasterOptions,
   readPidFile,
@@ -18,7 +19,6 @@ import {
   stopPostmaster,
   type TcpPort,
 } from './postmaster.ts';
-import { postgresPassword, prepareDataDir } from './secrets.ts';
 
 /** A fast shutdown writes a checkpoint: seconds after heavy load. */
 const FAST_SHUTDOWN_MS = 60_000;

@@ -1,8 +1,8 @@
 import { realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ROLE } from './cluster.ts';
+import { postgresPassword } from './generated-secrets.ts';
 import { readPidFile, runningPostmaster, SOCKET_PORT, type TcpPort } from './postmaster.ts';
-import { postgresPassword } from './secrets.ts';
 
 /** DSN of an embedded server, without a database: over the socket in its cluster directory, or a port of 127.0.0.1. */
 export function serverDsn(cluster: string, port: TcpPort, password: string): string {

@@ -1,5 +1,5 @@
 import type { Model, Policy } from '../model/catalog.ts';
-import { slug } from './slug.ts';
+import { slug } from '../model/slug.ts';
 
 /** A grant entry by segment, as slugs; null is the wildcard that a missing segment stands for. */
 interface Grant {

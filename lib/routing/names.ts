@@ -1,5 +1,5 @@
 import type { Catalog, Model } from '../model/catalog.ts';
-import { cutSlug, wholeSlug, wildcardSlugs } from './slug.ts';
+import { cutSlug, wholeSlug, wildcardSlugs } from '../model/slug.ts';
 
 /** How a requested name found its model; goes into usage events as `resolved_via`. */
 export type ResolvedVia = 'name' | 'snapshot' | 'alias' | 'wildcard';

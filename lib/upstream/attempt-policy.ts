@@ -1,6 +1,6 @@
 import { cutText } from '../base/errors.ts';
 import type { ErrorKind } from '../model/usage-event.ts';
-import type { CallClass, CallResult } from './outcome.ts';
+import type { CallClass, CallResult } from './call-result.ts';
 
 /** "Next key?" of behaviour section 3. `unreachable` is no fault of a key: it goes on to the next binding. */
 const NEXT_KEY: Record<CallClass, boolean> = {

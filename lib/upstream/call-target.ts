@@ -7,7 +7,7 @@ import {
   openaiTarget,
   type TargetInput,
 } from './adapters.ts';
-import type { CallRequest } from './outcome.ts';
+import type { CallRequest } from './call-result.ts';
 
 const TARGETS: Record<CallRequest['adapter'], (input: TargetInput) => CallTarget> = {
   openai: openaiTarget,

@@ -1,10 +1,10 @@
 import type { Dispatcher } from 'undici';
 import type { Clock } from '../base/clock.ts';
 import { type ByteBudget, LARGE_BYTES, type Receiver } from './budget.ts';
+import type { CallClass, CallRequest, CallResult } from './call-result.ts';
 import { classOfStatus, judgeBody } from './classify.ts';
 import type { Connection, Holder, OriginPool } from './connections.ts';
 import { type Decoded, decodeBody } from './decode.ts';
-import type { CallClass, CallRequest, CallResult } from './outcome.ts';
 import { parseRetryAfter, type ResponseHead, readResponseHead } from './response-head.ts';
 
 /** Pauses between the three dials of one attempt, in ms (behaviour section 3). */

@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
-import { topLevelMembers } from './body.ts';
-import type { CallClass, CallRequest, CallResult } from './outcome.ts';
+import type { CallClass, CallRequest, CallResult } from './call-result.ts';
+import { topLevelMembers } from './item-body.ts';
 
 /** Retry-After up to this many milliseconds is a short limit: another key is tried, and no breaker opens. */
 const SHORT_RETRY_MS = 5_000;

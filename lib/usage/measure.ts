@@ -3,7 +3,7 @@ import { cutText } from '../base/errors.ts';
 import { keyIs, type Span, scanMembers } from '../json/members.ts';
 import { skipSpace, skipValue } from '../json/scan.ts';
 import type { TokenCounts } from '../model/usage-event.ts';
-import type { CallRequest } from '../upstream/outcome.ts';
+import type { CallRequest } from '../upstream/call-result.ts';
 import { tokensOf } from './tokens.ts';
 
 /** What an answer says of itself. */

@@ -1,5 +1,5 @@
 import { TOKEN_PARTS, type TokenCounts, type TokenPart } from '../model/usage-event.ts';
-import type { CallRequest } from '../upstream/outcome.ts';
+import type { CallRequest } from '../upstream/call-result.ts';
 
 type Fields = Readonly<Record<string, unknown>>;
 

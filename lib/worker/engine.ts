@@ -8,8 +8,8 @@ import { createHoldings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
 import type { Loaded } from './load.ts';
-import type { Waiting } from './ready.ts';
 import type { Releases } from './releases.ts';
+import type { Waiting } from './slot-queue.ts';
 import { createSlots, type Executor } from './slots.ts';
 
 /** Bodies read ahead of their slots, in bytes; items beyond it stay claimed but unread until there is room. */

@@ -4,7 +4,7 @@ import type { ClaimedItem } from '../model/batch.ts';
 import type { Holdings } from './holdings.ts';
 import { cancelled, type Outcome, released } from './item/outcome.ts';
 import type { Loaded } from './load.ts';
-import type { Waiting } from './ready.ts';
+import type { Waiting } from './slot-queue.ts';
 
 /** Items and bytes that are read and prepared in one go. */
 const LOAD_ITEMS = 256;

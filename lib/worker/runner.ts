@@ -1,13 +1,13 @@
 import type { ItemRunner } from './engine.ts';
-import type { Ready } from './item/judge.ts';
+import type { PreparedItem } from './item/judge.ts';
 import type { Outcome } from './item/outcome.ts';
 import { type PrepareDeps, prepareItems, reserveEach } from './item/prepare.ts';
 import { abandonItems, type RunDeps, runItem } from './item/run.ts';
 
 /** Prepares and runs items: the engine's view of `prepare.ts` and `run.ts`. */
-export function createItemRunner(deps: PrepareDeps & Omit<RunDeps, 'reserveNow'>): ItemRunner<Ready> {
+export function createItemRunner(deps: PrepareDeps & Omit<RunDeps, 'reserveNow'>): ItemRunner<PreparedItem> {
   // Items that get their slots in the same turn of the event loop reserve together: one round trip for all of them.
-  let waiting: { entry: Ready; resolve(outcome: Outcome | null): void; reject(error: unknown): void }[] = [];
+  let waiting: { entry: PreparedItem; resolve(outcome: Outcome | null): void; reject(error: unknown): void }[] = [];
 
   const reserveTogether = async () => {
     const group = waiting;

@@ -4,7 +4,7 @@ import type { Log } from '../base/log.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Holdings } from './holdings.ts';
 import { cancelled, type Outcome, refused, released } from './item/outcome.ts';
-import { createReadyQueue, type Waiting } from './ready.ts';
+import { createSlotQueue, type Waiting } from './slot-queue.ts';
 
 /** An item that got no slot for this long goes back: the upstream has become slow, and another replica may be idle. */
 const READY_MAX_MS = 10_000;
@@ -73,7 +73,7 @@ export interface Slots<Ready extends Waiting> {
 /** Slots that are all free. */
 export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slots<Ready> {
   const { clock, holdings, record } = deps;
-  const ready = createReadyQueue<Ready & { readyAt: number }>();
+  const ready = createSlotQueue<Ready & { readyAt: number }>();
   const running = new Map<ClaimedItem, { abort: AbortController; why: Why | null }>();
   const finishedAt: number[] = [];
   let startsLeft = STARTS_AT_ONCE;

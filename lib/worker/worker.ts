@@ -7,13 +7,13 @@ import { reserve } from '../limits/reserve.ts';
 import { type Charge, charge, type Refund, refund } from '../limits/settle.ts';
 import type { Catalog } from '../model/catalog.ts';
 import type { PayloadStore } from '../payloads/payload-store.ts';
-import type { CallResult, UpstreamClient } from '../upstream/outcome.ts';
+import type { CallResult, UpstreamClient } from '../upstream/call-result.ts';
 import { createClaimer } from './claim.ts';
 import { createGroupCommit, type FinalItem } from './commit.ts';
 import { createEngine, type Engine } from './engine.ts';
-import { createJudge, type Ready } from './item/judge.ts';
+import { createJudge, type PreparedItem } from './item/judge.ts';
 import type { Limits } from './item/prepare.ts';
-import type { Beat } from './lease/lease.sql.ts';
+import type { Heartbeat } from './lease/lease.sql.ts';
 import { createLease, type Lease } from './lease/lease.ts';
 import { loadBodies } from './load.ts';
 import { createReleases } from './releases.ts';
@@ -37,7 +37,7 @@ export interface WorkerDeps {
   refreshCatalog(version: number): Promise<void>;
   /** Batches without an open item: to be compacted. */
   onFinished(batchIds: readonly string[]): void;
-  onBeat(beat: Beat): void;
+  onHeartbeat(heartbeat: Heartbeat): void;
   /** A worker id holds a lease for the first time, before anything is claimed under it. */
   onFirstLease(workerId: string): Promise<void>;
   /** Nothing is in hand and nothing can be claimed (`EngineDeps.onRest`); for a worker that ends then. */
@@ -56,7 +56,7 @@ export interface Worker {
   cancelBatch(batchId: string): void;
   /** The database's clock, epoch ms. */
   dbNow(): number;
-  lease: Pick<Lease, 'id' | 'healthy' | 'mayRescue' | 'beatNow'>;
+  lease: Pick<Lease, 'id' | 'healthy' | 'mayRescue' | 'heartbeatNow'>;
   figures(): { running: number; waiting: number; committing: number };
   /** Resolves when the first lease stands and work may be claimed. */
   started: Promise<void>;
@@ -64,7 +64,7 @@ export interface Worker {
   stop(deadlineMs: number): Promise<void>;
 }
 
-/** A breaker snapshot is at most this old while items run. */
+/** What is known of breakers is at most this old while items run. */
 const BREAKERS_EVERY_MS = 1000;
 const REFUND_WINDOW_MS = 5;
 /** A concurrency row counts for no longer than this beyond an item's time limit, whatever becomes of its worker. */
@@ -131,11 +131,11 @@ export function createWorker(deps: WorkerDeps): Worker {
     log,
     instance,
     heldBatches: () => engine.heldBatches(),
-    onBeat(beat) {
-      for (const id of beat.cancelled) engine.cancelBatch(id);
-      background('catalogue refresh', deps.refreshCatalog(beat.catalogVersion));
+    onHeartbeat(heartbeat) {
+      for (const id of heartbeat.cancelled) engine.cancelBatch(id);
+      background('catalogue refresh', deps.refreshCatalog(heartbeat.catalogVersion));
       engine.tidy();
-      deps.onBeat(beat);
+      deps.onHeartbeat(heartbeat);
     },
     onSilent: () => engine.abortAll(),
     onLost() {
@@ -182,7 +182,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     itemTimeoutMs: deps.itemTimeoutMs,
     observe: deps.observe.upstream,
   });
-  const engine: Engine = createEngine<Ready>({
+  const engine: Engine = createEngine<PreparedItem>({
     clock,
     log,
     concurrency: deps.concurrency,

@@ -9,7 +9,7 @@ import { CatalogError, type CatalogFault } from '../../lib/catalog/documents/doc
 import { parseCatalog } from '../../lib/catalog/documents/yaml.ts';
 import { loadCatalog } from '../../lib/catalog/load.ts';
 import { checkMasterKey, rekeySecrets } from '../../lib/catalog/rekey.ts';
-import { createSecretBox } from '../../lib/catalog/secrets.ts';
+import { createSecretBox } from '../../lib/catalog/secret-box.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
 const FULL = readFileSync(new URL('../support/catalog/full.yaml', import.meta.url), 'utf8');

@@ -7,13 +7,13 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { rotateSigningKeys } from '../../lib/auth/signing-keys.ts';
 import { uuidv7 } from '../../lib/base/clock.ts';
 import { createLog } from '../../lib/base/log.ts';
-import { createSecretBox, parseMasterKey } from '../../lib/catalog/secrets.ts';
+import { createSecretBox, parseMasterKey } from '../../lib/catalog/secret-box.ts';
 import { createDb } from '../../lib/db/database.ts';
 import { migrate } from '../../lib/db/migrate.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 import { createStoreCheck } from '../../lib/payloads/store-check.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
-import { masterKey } from '../../lib/postgres/secrets.ts';
+import { masterKey } from '../../lib/postgres/generated-secrets.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 
 const CLI = join(import.meta.dirname, '../../bin/cli.ts');

@@ -232,7 +232,7 @@ test(
 );
 
 test('what the fuzz left behind still loads and exports', async () => {
-  await control.snapshot.refresh();
+  await control.catalogCache.refresh();
   expect((await control.call('GET', '/catalog')).status).toBe(200);
   for (const kind of KINDS) expect((await control.call('GET', `/${PLURALS[kind]}`)).status).toBe(200);
 });

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { parseCatalog } from '../../lib/catalog/documents/yaml.ts';
-import { createSecretBox } from '../../lib/catalog/secrets.ts';
+import { createSecretBox } from '../../lib/catalog/secret-box.ts';
 import { type ControlServer, startControl } from '../support/catalog/control-server.ts';
 
 const FULL = readFileSync(new URL('../support/catalog/full.yaml', import.meta.url), 'utf8');
@@ -90,7 +90,7 @@ describe('creating', () => {
       metadata: { id: expect.stringMatching(UUID), name: 'a', displayName: 'A', labels: { z: '1', team: 'x' } },
       spec: { baseURL: 'http://127.0.0.1:9' },
     });
-    expect(control.snapshot.current().hosts.get('a')?.id).toBe(json.metadata.id);
+    expect(control.catalogCache.current().hosts.get('a')?.id).toBe(json.metadata.id);
   });
 
   test('lists every fault, each with its field', async () => {
@@ -223,7 +223,7 @@ describe('replacing', () => {
       metadata: { id: made.metadata.id, name: 'a' },
       spec: { baseURL: 'http://127.0.0.1:9', enabled: false },
     });
-    expect(control.snapshot.current().hosts.get('a')).toMatchObject({ enabled: false, noAuth: false });
+    expect(control.catalogCache.current().hosts.get('a')).toMatchObject({ enabled: false, noAuth: false });
   });
 
   test('refuses another name and another id; an unknown id is 404', async () => {
@@ -268,7 +268,7 @@ describe('deleting', () => {
       const answer = await control.call('DELETE', `/${plural}/by-id/${object.metadata.id}`);
       expect([answer.status, answer.text]).toEqual([204, '']);
     }
-    expect(control.snapshot.current().hosts.size).toBe(0);
+    expect(control.catalogCache.current().hosts.size).toBe(0);
     expect((await control.call('DELETE', `/hosts/by-id/${made.metadata.id}`)).status).toBe(404);
   });
 
@@ -323,10 +323,10 @@ describe('host keys', () => {
     const path = `/host-keys/by-id/${made.metadata.id}`;
     const kept = await control.call('PUT', path, { ...made, spec: { ...spec, enabled: false } });
     expect([kept.status, kept.json.spec]).toEqual([200, { ...spec, enabled: false }]);
-    expect(control.snapshot.current().hostKeys.get('k')?.value).toBe('sk-secret-value');
+    expect(control.catalogCache.current().hostKeys.get('k')?.value).toBe('sk-secret-value');
     const changed = await control.call('PUT', path, { ...made, spec: { ...spec, value: 'sk-other-value' } });
     expect(changed.json.spec).toEqual(spec);
-    expect(control.snapshot.current().hostKeys.get('k')?.value).toBe('sk-other-value');
+    expect(control.catalogCache.current().hostKeys.get('k')?.value).toBe('sk-other-value');
     const everything = [
       (await control.call('GET', '/host-keys')).text,
       (await control.call('GET', '/host-keys/k')).text,
@@ -368,12 +368,12 @@ describe('keys', () => {
       spec: { enabled: true },
       status: { prefix: plaintext.slice(0, 14) },
     });
-    expect(control.snapshot.current().keysByHash.get(sha256(plaintext))?.id).toBe(key.metadata.id);
+    expect(control.catalogCache.current().keysByHash.get(sha256(plaintext))?.id).toBe(key.metadata.id);
     const later = await control.call('GET', '/keys/k');
     expect(later.json).toEqual(key);
     const put = await control.call('PUT', `/keys/by-id/${key.metadata.id}`, { ...key, spec: { enabled: false } });
     expect([put.status, put.json.spec]).toEqual([200, { enabled: false }]);
-    expect(control.snapshot.current().keysByHash.get(sha256(plaintext))).toMatchObject({ enabled: false });
+    expect(control.catalogCache.current().keysByHash.get(sha256(plaintext))).toMatchObject({ enabled: false });
   });
 
   test('one from the environment never shows it, and needs it', async () => {
@@ -381,7 +381,7 @@ describe('keys', () => {
     const { plaintext, key } = await make('keys', 'k', { valueFrom: { kind: 'env', env: 'FROM_ENV' } });
     expect(plaintext).toBeNull();
     expect(key.status).toEqual({ prefix: 'plaintext-of-t' });
-    expect(control.snapshot.current().keysByHash.get(sha256('plaintext-of-the-environment'))?.name).toBe('k');
+    expect(control.catalogCache.current().keysByHash.get(sha256('plaintext-of-the-environment'))?.name).toBe('k');
     const unset = await control.call('POST', '/keys', {
       metadata: { name: 'k2' },
       spec: { valueFrom: { kind: 'env', env: 'NOT_SET' } },
@@ -406,7 +406,7 @@ describe('keys', () => {
       prefix: json.plaintext.slice(0, 14),
       graceUntil: expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/),
     });
-    const { keysByHash } = control.snapshot.current();
+    const { keysByHash } = control.catalogCache.current();
     expect(keysByHash.get(sha256(json.plaintext))).toBe(keysByHash.get(sha256(made.plaintext)));
     const bad = await control.call('POST', path, { graceSeconds: -1 });
     expect([bad.status, bad.json.error.param]).toEqual([400, 'graceSeconds']);
@@ -426,10 +426,10 @@ describe('keys', () => {
 
     const b = await make('keys', 'b', {});
     await control.call('PUT', `/keys/by-id/${b.key.metadata.id}`, { metadata: { name: 'b' }, spec: { revoked: true } });
-    expect(control.snapshot.current().keys.get('b')?.revokedAt).toBeTypeOf('number');
+    expect(control.catalogCache.current().keys.get('b')?.revokedAt).toBeTypeOf('number');
     const c = await make('keys', 'c', { revoked: true });
     expect(c.key.spec.revoked).toBe(true);
-    expect(control.snapshot.current().keys.get('c')?.revokedAt).toBeTypeOf('number');
+    expect(control.catalogCache.current().keys.get('c')?.revokedAt).toBeTypeOf('number');
   });
 });
 
@@ -438,9 +438,9 @@ test('tokens are issued and revoked', async () => {
   const { status, json } = await control.call('POST', '/tokens', { user: 'ada', ttl: 60 });
   expect([status, Object.keys(json)]).toEqual([201, ['token', 'jti', 'expiresAt']]);
   expect((await control.call('DELETE', `/tokens/${json.jti}`)).status).toBe(204);
-  expect(control.snapshot.current().revokedTokens.has(json.jti)).toBe(true);
+  expect(control.catalogCache.current().revokedTokens.has(json.jti)).toBe(true);
   expect((await control.call('POST', `/users/by-id/${user.metadata.id}/revoke-tokens`)).status).toBe(200);
-  expect(control.snapshot.current().users.get('ada')?.tokenVersion).toBe(1);
+  expect(control.catalogCache.current().users.get('ada')?.tokenVersion).toBe(1);
 });
 
 test('usage is read with the query as it was sent', async () => {

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import type { NotReady } from '../../lib/app/ready.ts';
+import type { NotReady } from '../../lib/app/readiness.ts';
 import { createNativeApi, type NativeApi, WAYS } from '../support/native-api.ts';
 
 let api: NativeApi;

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { type Breaker, nextBreaker } from '../../lib/keypool/breaker.ts';
 import { keyHealth, resetKey } from '../../lib/keypool/health.ts';
 import { closeBreaker, recordAuthFailure, recordBackoff, recordRetryAfter } from '../../lib/keypool/keypool.sql.ts';
-import type { CallClass } from '../../lib/upstream/outcome.ts';
+import type { CallClass } from '../../lib/upstream/call-result.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
 import { age, keysOf, orderOf, outcome, planOver, type Replica, replicaOn } from './keypool-support.ts';
 

@@ -4,7 +4,7 @@ import type { Db, Statement } from '../../lib/db/database.ts';
 import { createKeyPool, type KeyPool } from '../../lib/keypool/pool.ts';
 import type { Catalog, HostKey, KeySelection } from '../../lib/model/catalog.ts';
 import { planRoute, type RoutePlan, routesOf } from '../../lib/routing/plan.ts';
-import type { CallClass } from '../../lib/upstream/outcome.ts';
+import type { CallClass } from '../../lib/upstream/call-result.ts';
 import { catalogOf } from '../unit/routing-catalog.ts';
 
 /** A replica's pool, with a count of its statements and a switch that cuts it off from Postgres. */

@@ -3,8 +3,8 @@ import type { AddressInfo } from 'node:net';
 import { createServer, type Server, type Socket } from 'node:net';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock } from '../../lib/base/clock.ts';
+import type { CallRequest, CallResult, UpstreamClient } from '../../lib/upstream/call-result.ts';
 import { createUpstreamClient } from '../../lib/upstream/client.ts';
-import type { CallRequest, CallResult, UpstreamClient } from '../../lib/upstream/outcome.ts';
 import { startUpstream, type TestUpstream } from '../support/upstream.ts';
 
 let upstream: TestUpstream;

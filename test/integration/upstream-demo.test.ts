@@ -2,8 +2,8 @@ import type { AddressInfo } from 'node:net';
 import { describe, expect, test } from 'vitest';
 import { DEMO_UPSTREAM, startDemoUpstream } from '../../demo/upstream.ts';
 import { systemClock } from '../../lib/base/clock.ts';
+import type { CallRequest } from '../../lib/upstream/call-result.ts';
 import { createUpstreamClient } from '../../lib/upstream/client.ts';
-import type { CallRequest } from '../../lib/upstream/outcome.ts';
 import { spawnUpstream } from '../support/spawn-upstream.ts';
 
 const PATHS: [CallRequest['adapter'], path: string, field: string][] = [

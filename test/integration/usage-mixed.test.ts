@@ -250,7 +250,7 @@ test('a batch that outlives its key has events of kind credential', async () => 
   await service.sql(`update relay_keys set revoked_at = clock_timestamp() where id in
     (select id from catalog_objects where kind = 'Key' and name = 'bob')`);
   await service.sql('update catalog_state set version = version + 1');
-  await service.app.snapshot.refresh();
+  await service.app.catalogCache.refresh();
   letGo();
   await service.finished(id);
   const events = await service.events(id);

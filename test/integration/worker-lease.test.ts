@@ -2,7 +2,7 @@ import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { type Clock, systemClock } from '../../lib/base/clock.ts';
 import { createLog } from '../../lib/base/log.ts';
 import type { Db } from '../../lib/db/database.ts';
-import type { Beat } from '../../lib/worker/lease/lease.sql.ts';
+import type { Heartbeat } from '../../lib/worker/lease/lease.sql.ts';
 import { createLease, type Lease } from '../../lib/worker/lease/lease.ts';
 import { makeBatch } from '../support/batches.ts';
 import { createTestDatabase, type TestDatabase } from '../support/postgres.ts';
@@ -26,7 +26,7 @@ const workers = async () => (await sql('select id from workers order by id')).ma
 function start(held: string[] = [], away = false) {
   const world = { now: 0, away };
   const told: string[] = [];
-  const beats: Beat[] = [];
+  const beats: Heartbeat[] = [];
   const changes = new Set<() => void>();
   const tell = (what: string) => {
     told.push(what);
@@ -42,7 +42,7 @@ function start(held: string[] = [], away = false) {
     log: createLog('silent'),
     instance: 'test',
     heldBatches: () => held,
-    onBeat: (beat) => {
+    onHeartbeat: (beat) => {
       beats.push(beat);
       tell('beat');
     },
@@ -76,10 +76,10 @@ test('stands from its first beat on, and tells the database’s time', async () 
 
 test('a database that is not there yet is waited for', async () => {
   const { lease, world, told } = start([], true);
-  await lease.beatNow();
+  await lease.heartbeatNow();
   expect([lease.id(), lease.healthy(), told]).toEqual([null, false, []]);
   world.away = false;
-  await lease.beatNow();
+  await lease.heartbeatNow();
   expect(told).toEqual([`ready ${lease.id()}`, 'beat']);
   expect(lease.healthy()).toBe(true);
 });
@@ -116,7 +116,7 @@ test('a lease that was taken is given up for one under a new id, in the same bea
   await until('beat');
   const first = lease.id();
   await sql('delete from workers');
-  await lease.beatNow();
+  await lease.heartbeatNow();
   expect(lease.id()).not.toBe(first);
   expect(told.slice(2)).toEqual(['lost', `ready ${lease.id()}`, 'beat']);
   expect(await workers()).toEqual([lease.id()]);
@@ -135,11 +135,11 @@ test('without a beat it claims nothing after 20 s, runs nothing after 30 s, and 
   world.now = 30_001;
   expect(lease.stands()).toBe(false);
   await until('silent');
-  await lease.beatNow();
+  await lease.heartbeatNow();
   expect(told.filter((what) => what === 'silent')).toHaveLength(1);
   // Back again: it goes on under its own id, but rescues nobody for a while.
   world.away = false;
-  await lease.beatNow();
+  await lease.heartbeatNow();
   expect([lease.healthy(), lease.stands(), lease.mayRescue()]).toEqual([true, true, false]);
   expect(told.filter((what) => what === 'lost')).toEqual([]);
   world.now = 60_002;

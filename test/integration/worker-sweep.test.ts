@@ -11,7 +11,7 @@ import { readIndexRecord } from '../../lib/batch/results/result-index.ts';
 import { renderResults } from '../../lib/batch/results/results.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 import type { PayloadKind, PayloadRef, PayloadStore } from '../../lib/payloads/payload-store.ts';
-import type { Beat } from '../../lib/worker/lease/lease.sql.ts';
+import type { Heartbeat } from '../../lib/worker/lease/lease.sql.ts';
 import { takeBackFormer } from '../../lib/worker/lease/rescue.ts';
 import { deleteOrphans } from '../../lib/worker/sweep/orphans.ts';
 import { createSweeper, type SweepDeps } from '../../lib/worker/sweep/sweep.ts';
@@ -229,7 +229,7 @@ describe('the orphan sweep', () => {
 });
 
 describe('the sweep', () => {
-  const QUIET: Beat = {
+  const QUIET: Heartbeat = {
     alive: true,
     catalogVersion: 0,
     nowMs: 0,
@@ -265,14 +265,14 @@ describe('the sweep', () => {
   }
 
   test('wakes for work, expires what is due, and asks for what is not compacted', async () => {
-    const { onBeat, stop, told } = sweeper();
+    const { onHeartbeat, stop, told } = sweeper();
     const late = await makeBatch(database.db, 2, { completionWindowSeconds: 60 });
     await sql(`update batches set expires_at = clock_timestamp() where id = $1`, [late]);
     const { id } = await finished();
     await sql(`update batches set completed_at = completed_at - interval '1 minute' where id = $1`, [id]);
-    await onBeat(QUIET);
+    await onHeartbeat(QUIET);
     expect(told).toEqual({ woken: 0, compacted: [], validated: 0, purged: 0 });
-    await onBeat({ ...QUIET, workDue: true, expiryDue: true, compactionDue: true, validationDue: true });
+    await onHeartbeat({ ...QUIET, workDue: true, expiryDue: true, compactionDue: true, validationDue: true });
     expect(told).toEqual({ woken: 1, compacted: [late, id], validated: 1, purged: 0 });
     expect(await sql('select distinct state, error from batch_items where batch_id = $1', [late])).toEqual([
       { state: 'discarded', error: 'batch item: expired' },
@@ -330,8 +330,8 @@ describe('the sweep', () => {
     const lost = await makeWorker(database.db, 'other');
     await sql(`update workers set beat_at = clock_timestamp() - interval '1 hour'`);
     for (const change of [{ mayRescue: () => false }, { selfId: () => null }]) {
-      const { onBeat, stop } = sweeper(change);
-      await onBeat({ ...QUIET, rescueDue: true });
+      const { onHeartbeat, stop } = sweeper(change);
+      await onHeartbeat({ ...QUIET, rescueDue: true });
       expect(await sql('select id from workers')).toEqual([{ id: lost }]);
       await stop();
     }

@@ -1,19 +1,19 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { ItemOutcome } from '../../lib/batch/results/outcomes.ts';
+import type { FinalItem } from '../../lib/batch/results/final-items.ts';
 import { onOneLine } from '../../lib/json/one-line.ts';
 import { resultLine, resultType } from '../../lib/surfaces/anthropic/result-line.ts';
 
-const OUTCOME: ItemOutcome = { idx: 0, state: 'discarded', error: null, errorKind: null, body: null, status: 0 };
+const OUTCOME: FinalItem = { idx: 0, state: 'discarded', error: null, errorKind: null, body: null, status: 0 };
 
-function line(outcome: Partial<ItemOutcome> & { body?: Buffer | null }): string {
+function line(outcome: Partial<FinalItem> & { body?: Buffer | null }): string {
   const whole = { ...OUTCOME, ...outcome };
   return Buffer.concat(resultLine(Buffer.from('"id-1"'), whole, resultType(whole), 'req_own')).toString();
 }
 
 const completed = (body: string | Buffer) => line({ state: 'completed', body: Buffer.from(body), status: 200 });
-const errored = (outcome: Partial<ItemOutcome>) => {
+const errored = (outcome: Partial<FinalItem>) => {
   const text = line({ error: 'batch item: some text', ...outcome });
   expect(text.endsWith('\n')).toBe(true);
   const { custom_id, result } = JSON.parse(text);

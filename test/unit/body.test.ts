@@ -1,7 +1,7 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { isJsonObject, peekItem, replaceModel, topLevelMembers } from '../../lib/upstream/body.ts';
+import { isJsonObject, peekItem, replaceModel, topLevelMembers } from '../../lib/upstream/item-body.ts';
 
 function peek(text: string) {
   return peekItem(Buffer.from(text));

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { createLog } from '../../lib/base/log.ts';
-import { createSnapshot } from '../../lib/catalog/snapshot.ts';
+import { createCatalogCache } from '../../lib/catalog/catalog-cache.ts';
 import type { Catalog } from '../../lib/model/catalog.ts';
 
 const log = createLog('silent');
@@ -11,7 +11,7 @@ function controlled() {
   const loads: { resolve(n: number): void; reject(error: Error): void }[] = [];
   const load = () =>
     new Promise<Catalog>((resolve, reject) => loads.push({ resolve: (n) => resolve(version(n)), reject }));
-  return { loads, snapshot: createSnapshot({ load, log }) };
+  return { loads, snapshot: createCatalogCache({ load, log }) };
 }
 const settled = async () => {
   for (let i = 0; i < 10; i++) await Promise.resolve();

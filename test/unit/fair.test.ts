@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import type { BatchContext, ClaimedItem } from '../../lib/model/batch.ts';
 import type { OpenBatch } from '../../lib/worker/claim.sql.ts';
 import { planClaim } from '../../lib/worker/fair.ts';
-import { createReadyQueue } from '../../lib/worker/ready.ts';
+import { createSlotQueue } from '../../lib/worker/slot-queue.ts';
 
 const sum = (numbers: readonly number[]) => numbers.reduce((total, n) => total + n, 0);
 
@@ -120,7 +120,7 @@ describe('the queue before the slots', () => {
     );
     fc.assert(
       fc.property(fc.array(operation, { maxLength: 120, size: 'max' }), (operations) => {
-        const queue = createReadyQueue<ReturnType<typeof entry>>();
+        const queue = createSlotQueue<ReturnType<typeof entry>>();
         let waiting: ReturnType<typeof entry>[] = [];
         const running: ReturnType<typeof entry>[] = [];
         const ownerOf = (batch: number) => `owner-${batch % 2}`;
@@ -165,7 +165,7 @@ describe('the queue before the slots', () => {
   });
 
   test('keeps its order over thousands of entries', () => {
-    const queue = createReadyQueue<ReturnType<typeof entry>>();
+    const queue = createSlotQueue<ReturnType<typeof entry>>();
     for (let idx = 0; idx < 5000; idx++) queue.add(entry('b', 'ann', idx));
     for (let idx = 0; idx < 5000; idx++) {
       const taken = queue.take()!;

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { loadConfig } from '../../lib/app/config.ts';
 import { ConfigError } from '../../lib/base/errors.ts';
-import { adminToken, instanceId, masterKey, prepareDataDir } from '../../lib/postgres/secrets.ts';
+import { adminToken, instanceId, masterKey, prepareDataDir } from '../../lib/postgres/generated-secrets.ts';
 
 let dataDir: string;
 beforeEach(async () => {

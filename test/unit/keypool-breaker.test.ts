@@ -8,7 +8,7 @@ import {
   nextBreaker,
   nextForbidden,
 } from '../../lib/keypool/breaker.ts';
-import type { CallClass } from '../../lib/upstream/outcome.ts';
+import type { CallClass } from '../../lib/upstream/call-result.ts';
 
 const NOW = 1_000_000;
 const event = (cls: CallClass, more: Partial<BreakerEvent> = {}): BreakerEvent => ({

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
+import { createBreakerCache } from '../../lib/keypool/breaker-cache.ts';
 import type { BreakerRow } from '../../lib/keypool/keypool.sql.ts';
-import { createSnapshot } from '../../lib/keypool/snapshot.ts';
 import { hostKeyOf } from './routing-catalog.ts';
 
 const key = hostKeyOf({ name: 'k', host: 'local' });
@@ -19,7 +19,7 @@ const written = () => false;
 
 describe('snapshot of breakers', () => {
   test('goes from closed to open, half-open, probing and back to closed', () => {
-    const snapshot = createSnapshot();
+    const snapshot = createBreakerCache();
     expect(snapshot.health(key, 'm', 0)).toBe('closed');
     expect(snapshot.apply(key.breakerKey, failure, 0)).toBe(true);
     expect(snapshot.health(key, 'm', 999)).toBe('open');
@@ -34,7 +34,7 @@ describe('snapshot of breakers', () => {
   });
 
   test('a 403 rests its model only', () => {
-    const snapshot = createSnapshot();
+    const snapshot = createBreakerCache();
     snapshot.forbid(key.breakerKey, 'm', 0, 0);
     expect(snapshot.health(key, 'm', 59_999)).toBe('open');
     expect(snapshot.reopensIn(key, 'm', 0)).toBe(60_000);
@@ -43,13 +43,13 @@ describe('snapshot of breakers', () => {
   });
 
   test('a key without a breaker is always closed', () => {
-    const snapshot = createSnapshot();
+    const snapshot = createBreakerCache();
     snapshot.replace([row({ breaker_key: '' })], 0, snapshot.mark(), written);
     expect(snapshot.health(anonymous, 'm', 0)).toBe('closed');
   });
 
   test('takes over what other replicas saw, and forgets what they closed', () => {
-    const snapshot = createSnapshot();
+    const snapshot = createBreakerCache();
     snapshot.replace(
       [row({}), row({ model: 'x', reason: 'forbidden', open_for_ms: 9000 })],
       100,
@@ -69,7 +69,7 @@ describe('snapshot of breakers', () => {
   });
 
   test('keeps what happened here after the read began, and what is not written yet', () => {
-    const snapshot = createSnapshot();
+    const snapshot = createBreakerCache();
     const mark = snapshot.mark();
     snapshot.apply(key.breakerKey, failure, 0);
     snapshot.replace([], 10, mark, written);

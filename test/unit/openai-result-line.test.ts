@@ -1,12 +1,12 @@
 import { Buffer } from 'node:buffer';
 import { describe, expect, test } from 'vitest';
-import type { ItemOutcome } from '../../lib/batch/results/outcomes.ts';
+import type { FinalItem } from '../../lib/batch/results/final-items.ts';
 import { resultLine } from '../../lib/surfaces/openai/result-line.ts';
 
 const BATCH = '01939f2e-1d2c-7abc-8def-0123456789ab';
 
-function render(given: Partial<ItemOutcome>, customId = '"a"') {
-  const outcome: ItemOutcome = {
+function render(given: Partial<FinalItem>, customId = '"a"') {
+  const outcome: FinalItem = {
     idx: 18,
     state: 'completed',
     error: null,
@@ -24,7 +24,7 @@ function render(given: Partial<ItemOutcome>, customId = '"a"') {
 }
 
 const body = (text: string) => Buffer.from(text);
-const discarded = (error: string, more: Partial<ItemOutcome> = {}) =>
+const discarded = (error: string, more: Partial<FinalItem> = {}) =>
   render({ state: 'discarded', error: `batch item: ${error}`, status: 0, ...more });
 
 describe('a line of the output file', () => {
@@ -67,7 +67,7 @@ describe('a line of the error file', () => {
     expect(text).not.toContain('\u2028');
   });
 
-  test.each<[string, Partial<ItemOutcome>, string, string]>([
+  test.each<[string, Partial<FinalItem>, string, string]>([
     ['timed out after 300s', { errorKind: 'timeout', status: 429 }, 'request_timeout', 'timed out after 300s'],
     ['model is required', { errorKind: 'invalid_request' }, 'invalid_request', 'model is required'],
     [

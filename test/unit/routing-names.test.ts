@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { cutSlug, slug, wholeSlug, wildcardSlugs } from '../../lib/model/slug.ts';
 import { buildNames, resolveName } from '../../lib/routing/names.ts';
-import { cutSlug, slug, wholeSlug, wildcardSlugs } from '../../lib/routing/slug.ts';
 import { type CatalogSketch, catalogOf } from './routing-catalog.ts';
 
 const hosts = [{ name: 'local' }, { name: 'azure' }, { name: 'off' }];

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { failureOf, nextBinding, nextKey } from '../../lib/upstream/attempt-policy.ts';
+import type { CallClass, CallResult } from '../../lib/upstream/call-result.ts';
 import { classOfStatus } from '../../lib/upstream/classify.ts';
-import type { CallClass, CallResult } from '../../lib/upstream/outcome.ts';
 
 function result(callClass: CallClass, over: Partial<CallResult> = {}): CallResult {
   return {

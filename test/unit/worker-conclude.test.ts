@@ -4,9 +4,9 @@ import type { KeyPool } from '../../lib/keypool/pool.ts';
 import type { BatchContext } from '../../lib/model/batch.ts';
 import type { Catalog, HostKey, Pricing } from '../../lib/model/catalog.ts';
 import type { Candidate, RoutePlan } from '../../lib/routing/plan.ts';
-import type { CallClass, CallResult } from '../../lib/upstream/outcome.ts';
+import type { CallClass, CallResult } from '../../lib/upstream/call-result.ts';
 import { conclude, type Run } from '../../lib/worker/item/conclude.ts';
-import type { Ready } from '../../lib/worker/item/judge.ts';
+import type { PreparedItem } from '../../lib/worker/item/judge.ts';
 import { type Outcome, refused } from '../../lib/worker/item/outcome.ts';
 
 const BODY = Buffer.from('{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":2}}');
@@ -49,7 +49,7 @@ function result(callClass: CallClass, more: Partial<CallResult> = {}): CallResul
 interface Given {
   last?: CallResult;
   batch?: Partial<BatchContext>;
-  item?: Partial<Ready['item']>;
+  item?: Partial<PreparedItem['item']>;
   aborted?: boolean;
   reopens?: number | null;
   refusal?: Outcome;
@@ -78,7 +78,7 @@ function concluded(given: Given): Outcome {
     candidates: [candidate],
   } as unknown as RoutePlan;
   const run: Run = {
-    entry: { item, plan, catalog: { pricings: new Map([['price', pricing]]) } as unknown as Catalog } as Ready,
+    entry: { item, plan, catalog: { pricings: new Map([['price', pricing]]) } as unknown as Catalog } as PreparedItem,
     calls: given.last ? 2 : 0,
     dialled: given.last !== undefined,
     first: given.last ?? null,
@@ -230,6 +230,6 @@ test('breakers that reopen too late, or never, are no healthy keys; on_limit wai
 });
 
 test('a spent tier of every key is its own refusal', () => {
-  const refusal = refused({ attempts: 4 } as Ready['item'], 'rate_limited', 'rate limit exceeded: x');
+  const refusal = refused({ attempts: 4 } as PreparedItem['item'], 'rate_limited', 'rate limit exceeded: x');
   expect(concluded({ refusal, reopens: 10 })).toBe(refusal);
 });

@@ -4,7 +4,7 @@ import { createLog } from '../../lib/base/log.ts';
 import type { BatchContext, ClaimedItem } from '../../lib/model/batch.ts';
 import { createEngine, type Engine } from '../../lib/worker/engine.ts';
 import { type Outcome, refused, released } from '../../lib/worker/item/outcome.ts';
-import type { Waiting } from '../../lib/worker/ready.ts';
+import type { Waiting } from '../../lib/worker/slot-queue.ts';
 
 type Final = Extract<Outcome, { kind: 'final' }>;
 

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { createReadiness, type Step } from '../../lib/app/ready.ts';
+import { createReadiness, type Step } from '../../lib/app/readiness.ts';
 import { ApiError, ConfigError } from '../../lib/base/errors.ts';
 import { createLog } from '../../lib/base/log.ts';
 

@@ -2,7 +2,7 @@ import type { Db } from '../../db/database.ts';
 import { ITEM_STATES, type ItemState } from '../../model/batch.ts';
 import { blockWriter, type ElementBlock } from './block.ts';
 import type { ChunkMemory } from './chunk-memory.ts';
-import { type Outcomes, readOutcomes } from './outcomes.sql.ts';
+import { type ResultRows, readResultRows } from './result-rows.sql.ts';
 import { checked, readSpans, type Scratch, type SpanStore, spanFault } from './spans.ts';
 
 export interface ElementDeps {
@@ -61,7 +61,7 @@ const DISCARDED = ITEM_STATES.indexOf('discarded');
 
 /** Some rows of one query: those from `from` up to, but not including, `to`. */
 interface Load {
-  rows: Outcomes;
+  rows: ResultRows;
   from: number;
   to: number;
   bytes: number;
@@ -99,7 +99,7 @@ async function* readRows(db: Db, batchId: string, options: ElementOptions): Asyn
   let left = options.limit ?? Number.POSITIVE_INFINITY;
   const query = (from: number, size: number) => {
     const to = Math.min(from + size, totalItems) - 1;
-    const rows = readOutcomes(db, { batchId, from, to, state });
+    const rows = readResultRows(db, { batchId, from, to, state });
     rows.catch(() => {}); // awaited in the next round, unless the reader has gone by then
     return { rows, to };
   };
@@ -121,14 +121,14 @@ async function* readRows(db: Db, batchId: string, options: ElementOptions): Asyn
  * How many rows to ask for next. As many as can be: with 2000 at a time the answers for 50,000 items, half of them open,
  * kept a reader waiting for up to half of its time on a busy machine.
  */
-function nextSize(rows: Outcomes, last: number): number {
+function nextSize(rows: ResultRows, last: number): number {
   let bytes = 0;
   for (let i = 0; i < rows.count; i++) if (rows.state[i] === COMPLETED) bytes += rows.length[i]!;
   const fit = bytes === 0 ? MOST_ROWS : Math.floor((ROWS_BYTES * rows.count) / bytes);
   return Math.max(LEAST_ROWS, Math.min(fit, last * GROWTH, MOST_ROWS));
 }
 
-function* splitBySize(rows: Outcomes, count: number, maxBytes: number): Generator<Load> {
+function* splitBySize(rows: ResultRows, count: number, maxBytes: number): Generator<Load> {
   let load: Load = { rows, from: 0, to: 0, bytes: 0, discarded: 0 };
   let discarded = 0;
   for (let i = 0; i < count; i++) {

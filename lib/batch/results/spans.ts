@@ -2,7 +2,7 @@ import { crc32 } from 'node:zlib';
 import { PayloadNotFound, type PayloadRef, type PayloadStore, type RangeRead } from '../../payloads/payload-store.ts';
 import { GAP_BYTES, MAX_READ_BYTES, readRanges, readReason } from '../../payloads/ranges.ts';
 import { LARGE_BYTES } from './block.ts';
-import type { Outcomes } from './outcomes.sql.ts';
+import type { ResultRows } from './result-rows.sql.ts';
 
 export type SpanStore = Pick<PayloadStore, 'read' | 'readMany'>;
 
@@ -38,7 +38,7 @@ interface Span extends RangeRead {
  */
 export async function readSpans(
   store: SpanStore,
-  rows: Outcomes,
+  rows: ResultRows,
   wanted: readonly number[],
   scratch: Scratch,
 ): Promise<(Buffer | Error)[]> {
@@ -107,7 +107,7 @@ export function spanFault(error: Error): { reason: string; missing: boolean } {
 }
 
 /** With pauses, and in the end each alone, so that a bad spot costs only what is on it. */
-function readAgain(store: SpanStore, rows: Outcomes, wanted: readonly number[], span: Span) {
+function readAgain(store: SpanStore, rows: ResultRows, wanted: readonly number[], span: Span) {
   const ranges = span.members.map((position) => {
     const row = wanted[position]!;
     return { offset: rows.offset[row]!, length: rows.length[row]! };
@@ -120,7 +120,7 @@ export function checked(read: Buffer | Error, crc: number): Buffer | Error {
   return read instanceof Error || crc32(read) === crc ? read : MISMATCH;
 }
 
-function mergeSpans(rows: Outcomes, wanted: readonly number[]): Span[] {
+function mergeSpans(rows: ResultRows, wanted: readonly number[]): Span[] {
   const bySegment: (number[] | undefined)[] = new Array(rows.segmentIds.length);
   for (let position = 0; position < wanted.length; position++) {
     const segment = rows.segment[wanted[position]!]!;

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { cutText } from '../../base/errors.ts';
+import { slug } from '../../model/slug.ts';
 import { name as nameField } from './fields.ts';
 import { KINDS, type Kind, SPECS, type SpecOf } from './kinds.ts';
-import { slug } from './slug.ts';
 
 /** One thing that is wrong with a catalogue, and where. Never holds a secret or more than a cut of what was written. */
 export interface CatalogFault {

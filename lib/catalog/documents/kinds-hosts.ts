@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { ADAPTERS } from '../../model/catalog.ts';
+import { slug, wildcardSlugs } from '../../model/slug.ts';
 import {
   baseURL,
   dayOrMoment,
@@ -11,7 +12,6 @@ import {
   text,
   urlPath,
 } from './fields.ts';
-import { slug, wildcardSlugs } from './slug.ts';
 
 /** Where requests go. */
 export const hostSchema = z.strictObject({

@@ -1,7 +1,7 @@
+import { slug, wildcardSlugs } from '../../model/slug.ts';
 import type { CatalogDocument, CatalogFault, Where } from './document.ts';
 import type { SpecOf } from './kinds.ts';
 import type { Referrer } from './references.ts';
-import { slug, wildcardSlugs } from './slug.ts';
 
 type Written = Referrer & Where;
 type AtDocument = (document: Written, field: string, message: string) => CatalogFault;

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer';
-import type { ItemOutcome } from '../../batch/results/outcomes.ts';
+import type { FinalItem } from '../../batch/results/final-items.ts';
 import { findMembers, type Span } from '../../json/members.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
 
@@ -72,7 +72,7 @@ const PREFIX = 'batch item: ';
  * The error of a discarded item: type and message are the upstream's where its body has them (the type only if this API
  * knows it), else the type follows from the status, or from what kept the item from an answer, and the text is ours.
  */
-export function itemError({ error, errorKind, status, body }: ItemOutcome): ItemError {
+export function itemError({ error, errorKind, status, body }: FinalItem): ItemError {
   const told = body === null ? NOTHING : read(body);
   return {
     type: told.type ?? typeOf(errorKind, status),

@@ -1,4 +1,4 @@
-import type { ItemOutcome } from '../../batch/results/outcomes.ts';
+import type { FinalItem } from '../../batch/results/final-items.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { type ItemError, itemError } from './item-error.ts';
 
@@ -19,7 +19,7 @@ export type ResultType = 'succeeded' | 'errored' | 'canceled' | 'expired';
 const EXPIRED_TEXT = 'batch item: expired';
 
 /** How an outcome is told. Throws for an item that is not final, or completed without an answer. */
-export function resultType({ idx, state, error, body }: ItemOutcome): ResultType {
+export function resultType({ idx, state, error, body }: FinalItem): ResultType {
   if (state === 'completed' && body !== null) return 'succeeded';
   if (state === 'cancelled') return 'canceled';
   if (state === 'discarded') return error === EXPIRED_TEXT ? 'expired' : 'errored';
@@ -33,7 +33,7 @@ export function resultType({ idx, state, error, body }: ItemOutcome): ResultType
  */
 export function resultLine(
   customId: Uint8Array,
-  outcome: ItemOutcome,
+  outcome: FinalItem,
   type: ResultType,
   requestId: string,
 ): Uint8Array[] {

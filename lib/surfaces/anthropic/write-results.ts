@@ -1,7 +1,7 @@
 import { uuidv7 } from '../../base/clock.ts';
 import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished, ResultsWriter } from '../../batch/results/compact.ts';
-import { batchOutcomes } from '../../batch/results/outcomes.ts';
+import { readFinalItems } from '../../batch/results/final-items.ts';
 import type { PayloadRef } from '../../payloads/payload-store.ts';
 import { findCustomIds, freezeMessageCounts } from './message-batches.sql.ts';
 import { type ResultType, resultLine, resultType } from './result-line.ts';
@@ -34,7 +34,7 @@ async function* lines(deps: CompactDeps, batch: Finished, counts: Record<ResultT
   const customIds = await readCustomIds(deps, id);
   const hex = id.replaceAll('-', '');
   let at = 0;
-  for await (const outcomes of batchOutcomes(deps, batch)) {
+  for await (const outcomes of readFinalItems(deps, batch)) {
     const pieces: Uint8Array[] = [];
     for (const outcome of outcomes) {
       const end = customIds.indexOf(LF, at);

@@ -1,5 +1,5 @@
 import { Buffer, isUtf8 } from 'node:buffer';
-import type { ItemOutcome } from '../../batch/results/outcomes.ts';
+import type { FinalItem } from '../../batch/results/final-items.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { bomLength, expectEnd, skipSpace, skipValue } from '../../json/scan.ts';
 import { requestId } from '../../usage/query.ts';
@@ -23,7 +23,7 @@ const TAIL = Buffer.from('},"error":null}\n');
  * output file, any other to the error file: with the answer of an upstream that refused it, else with the reason why there
  * is none. An answer of a 2xx status that is no response has a code of ours and not its status, which would read as success.
  */
-export function resultLine(batchId: string, customId: Buffer, outcome: ItemOutcome): ResultLine {
+export function resultLine(batchId: string, customId: Buffer, outcome: FinalItem): ResultLine {
   const { idx, state, status, error } = outcome;
   const id = `batch_req_${batchId.replaceAll('-', '')}${idx.toString(16).padStart(8, '0')}`;
   const head = [Buffer.from(`{"id":"${id}","custom_id":`), customId];
@@ -49,7 +49,7 @@ function oneLine(json: Buffer): Buffer {
 }
 
 /** JSON as it came; anything else as the text of an error; our own text where nothing was kept. */
-function errorBody({ body, error }: ItemOutcome): Buffer {
+function errorBody({ body, error }: FinalItem): Buffer {
   if (body !== null && isJson(body)) return oneLine(body);
   const text = body === null || body.length === 0 ? withoutPrefix(error) : body.toString('utf8');
   return Buffer.from(escaped(JSON.stringify({ error: { message: text } })));
@@ -59,7 +59,7 @@ function isJson(body: Buffer): boolean {
   return isUtf8(body) && expectEnd(body, skipValue(body, skipSpace(body, bomLength(body)))) >= 0;
 }
 
-function reasonOf({ state, errorKind, error }: ItemOutcome): { code: string; message: string } {
+function reasonOf({ state, errorKind, error }: FinalItem): { code: string; message: string } {
   if (state === 'cancelled') {
     return { code: 'batch_cancelled', message: 'This request was not executed because the batch was cancelled.' };
   }

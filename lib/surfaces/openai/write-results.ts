@@ -2,7 +2,7 @@ import { uuidv7 } from '../../base/clock.ts';
 import { reasonOf, Undone } from '../../base/errors.ts';
 import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished } from '../../batch/results/compact.ts';
-import { batchOutcomes } from '../../batch/results/outcomes.ts';
+import { readFinalItems } from '../../batch/results/final-items.ts';
 import { isConnectionError } from '../../db/database.ts';
 import type { PayloadRef } from '../../payloads/payload-store.ts';
 import { insertFile } from '../files/stored-files.sql.ts';
@@ -51,7 +51,7 @@ async function writeFiles(deps: CompactDeps, batch: Finished, customIdsId: strin
   let nextId = 0;
   let expired = false;
   try {
-    for await (const group of batchOutcomes(deps, batch)) {
+    for await (const group of readFinalItems(deps, batch)) {
       for (const outcome of group) {
         while (nextId === ids.length) {
           const more = await customIds.next();

@@ -5,11 +5,11 @@ import type { HostKey } from '../../model/catalog.ts';
 import type { ErrorKind, UsageFacts } from '../../model/usage-event.ts';
 import type { Candidate } from '../../routing/plan.ts';
 import { failureOf, nextBinding } from '../../upstream/attempt-policy.ts';
-import type { CallClass, CallResult } from '../../upstream/outcome.ts';
+import type { CallClass, CallResult } from '../../upstream/call-result.ts';
 import { price } from '../../usage/cost.ts';
 import { measure } from '../../usage/measure.ts';
 import { routeFacts } from './facts.ts';
-import type { Judged, Ready } from './judge.ts';
+import type { Judged, PreparedItem } from './judge.ts';
 import { type Outcome, refused, released } from './outcome.ts';
 
 /** Retries of `max_attempts`: 1 s, doubled each round, at most 60 s, with jitter; Retry-After is the floor. */
@@ -29,7 +29,7 @@ const RETRYABLE: ReadonlySet<CallClass> = new Set<CallClass>([
 
 /** One run of an item, as far as it got. */
 export interface Run {
-  entry: Ready;
+  entry: PreparedItem;
   /** Upstream calls of this run; three dials of an unreachable host are one. */
   calls: number;
   /** Some host could be reached: what was reserved is spent. */

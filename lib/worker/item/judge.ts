@@ -6,7 +6,7 @@ import type { BatchContext, ClaimedItem } from '../../model/batch.ts';
 import type { Catalog, HostKey } from '../../model/catalog.ts';
 import type { RouteFacts } from '../../model/usage-event.ts';
 import { planRoute, type RouteFailure, type RoutePlan, routeFailureText, routesOf } from '../../routing/plan.ts';
-import { peekItem } from '../../upstream/body.ts';
+import { peekItem } from '../../upstream/item-body.ts';
 import { NO_ROUTE, type Outcome, refused } from './outcome.ts';
 
 /** An item that may run: where it may go, and what of its bytes must be replaced. */
@@ -91,7 +91,7 @@ function failureFacts(route: RouteFailure): RouteFacts {
 }
 
 /** An item that only needs a slot: judged, its turn drawn, its limits reserved. */
-export interface Ready extends Judged {
+export interface PreparedItem extends Judged {
   turn: Turn | null;
   /** What was reserved; null when that waits for the slot (`concurrency` counts items in slots, not in the queue). */
   reserved: Reservation | null;

@@ -8,7 +8,7 @@ import type { HostKey } from '../../model/catalog.ts';
 import type { Candidate } from '../../routing/plan.ts';
 import type { Loaded } from '../load.ts';
 import { pauseOrFail } from './conclude.ts';
-import type { Judge, Judged, Ready } from './judge.ts';
+import type { Judge, Judged, PreparedItem } from './judge.ts';
 import { NO_ROUTE, type Outcome, refused, released } from './outcome.ts';
 
 /** Limits as the worker uses them. */
@@ -25,7 +25,7 @@ export interface PrepareDeps {
   itemTimeoutMs: number;
 }
 
-type Result = { ready: Ready } | { item: ClaimedItem; outcome: Outcome };
+type Result = { ready: PreparedItem } | { item: ClaimedItem; outcome: Outcome };
 
 /** Waits between tries to read an input; the fifth failure, 65 s after the first, is final (design section 3). */
 const LOAD_RETRY_MS = [2000, 8000, 20_000, 35_000];
@@ -52,7 +52,7 @@ export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[])
   const judged = results.filter((one): one is Judged => 'plan' in one);
   if (judged.length === 0) return results as Result[];
   const turns = await deps.pool.drawTurns(judged.map(({ plan }) => plan));
-  const ready = new Map<ClaimedItem, Ready>();
+  const ready = new Map<ClaimedItem, PreparedItem>();
   for (const [i, one] of judged.entries()) ready.set(one.item, { ...one, turn: turns[i]!, reserved: null });
   const refusals = await reserveAhead(deps, [...ready.values()]);
   return results.map((one): Result => {
@@ -69,7 +69,7 @@ function loadFailure(item: ClaimedItem, reason: string): Outcome {
 }
 
 /** Reserves what can be reserved before the slot; sets `reserved`, gives the refused ones. */
-async function reserveAhead(deps: PrepareDeps, entries: readonly Ready[]): Promise<Map<ClaimedItem, Outcome>> {
+async function reserveAhead(deps: PrepareDeps, entries: readonly PreparedItem[]): Promise<Map<ClaimedItem, Outcome>> {
   const wanting = entries.filter((entry) => {
     const rules = rulesFor(entry, null);
     return !rules.some(isConcurrency) && !tiersWithConcurrency(entry);
@@ -81,7 +81,10 @@ async function reserveAhead(deps: PrepareDeps, entries: readonly Ready[]): Promi
  * Reserves the limits of items that get their slots now. A key whose tier is spent is skipped for the next one; when a
  * policy's rule refuses, or every key's tier is spent, the item is discarded, or waits if its batch asks for it.
  */
-export async function reserveEach(deps: PrepareDeps, entries: readonly Ready[]): Promise<Map<ClaimedItem, Outcome>> {
+export async function reserveEach(
+  deps: PrepareDeps,
+  entries: readonly PreparedItem[],
+): Promise<Map<ClaimedItem, Outcome>> {
   const refusals = new Map<ClaimedItem, Outcome>();
   let open = entries.map((entry) => ({ entry, keys: drawable(deps.pool, entry), at: 0 }));
   while (open.length > 0) {
@@ -123,17 +126,17 @@ export function rulesFor(entry: Judged, key: HostKey | null): readonly BucketRul
   return key === null ? own : joinRules(own, hostKeyRules(catalog, key, plan.model));
 }
 
-function request(entry: Ready, rules: readonly BucketRule[]): ReserveRequest {
+function request(entry: PreparedItem, rules: readonly BucketRule[]): ReserveRequest {
   const { item } = entry;
   return { batchId: item.batch.id, idx: item.idx, claimNo: item.claimNo, rules };
 }
 
 /** Keys in the order in which they would be tried, over all candidates. */
-function drawable(pool: KeyPool, { plan, turn }: Ready): HostKey[] {
+function drawable(pool: KeyPool, { plan, turn }: PreparedItem): HostKey[] {
   return plan.candidates.flatMap((candidate: Candidate) => [...pool.order(candidate, plan, turn)]);
 }
 
-function tiersWithConcurrency({ catalog, plan }: Ready): boolean {
+function tiersWithConcurrency({ catalog, plan }: PreparedItem): boolean {
   return plan.candidates.some(({ keys }) =>
     keys.some((key) => hostKeyRules(catalog, key, plan.model).some(isConcurrency)),
   );

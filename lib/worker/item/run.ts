@@ -5,11 +5,11 @@ import type { Refund } from '../../limits/settle.ts';
 import type { Catalog, HostKey } from '../../model/catalog.ts';
 import type { Candidate } from '../../routing/plan.ts';
 import { nextBinding, nextKey } from '../../upstream/attempt-policy.ts';
-import { replaceModel } from '../../upstream/body.ts';
+import type { CallResult, UpstreamClient } from '../../upstream/call-result.ts';
 import { callTarget } from '../../upstream/call-target.ts';
-import type { CallResult, UpstreamClient } from '../../upstream/outcome.ts';
+import { replaceModel } from '../../upstream/item-body.ts';
 import { conclude, type Run } from './conclude.ts';
-import type { Judge, Ready } from './judge.ts';
+import type { Judge, PreparedItem } from './judge.ts';
 import { type Outcome, released } from './outcome.ts';
 import { type Limits, limitRefusal } from './prepare.ts';
 
@@ -30,7 +30,7 @@ export interface RunDeps {
   itemTimeoutMs: number;
   observe(host: string, result: CallResult): void;
   /** Reserves an item whose limits wait for the slot; gives its outcome when they refuse it. */
-  reserveNow(entry: Ready): Promise<Outcome | null>;
+  reserveNow(entry: PreparedItem): Promise<Outcome | null>;
 }
 
 /**
@@ -38,7 +38,7 @@ export interface RunDeps {
  * calls, on to the next key and then to the next granted binding while failures are retryable; all inside the item's time
  * limit. Never throws for anything an upstream does.
  */
-export async function runItem(deps: RunDeps, prepared: Ready, signal: AbortSignal): Promise<Outcome> {
+export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: AbortSignal): Promise<Outcome> {
   let entry = prepared;
   // An item is judged by what holds as it runs: it may have waited for its slot under an older catalogue.
   if (entry.catalog !== deps.catalog() || deps.nowMs() >= entry.validUntilMs) {
@@ -145,7 +145,7 @@ async function reserveTier(deps: RunDeps, run: Run, key: HostKey): Promise<Refun
 }
 
 /** What the engine does with a prepared item that is not going to run: its reservation is given back. */
-export function abandonItems(limits: Limits, entries: readonly Ready[]): void {
+export function abandonItems(limits: Limits, entries: readonly PreparedItem[]): void {
   const refunds = entries.flatMap(({ reserved }) => (reserved && reserved.rules.length > 0 ? [reserved] : []));
   if (refunds.length > 0) limits.refund(refunds);
 }

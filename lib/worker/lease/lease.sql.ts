@@ -4,7 +4,7 @@ import { COUNT_DOWN, RECORD_UNSENT } from '../../usage/unsent.sql.ts';
 /** Silence after which a worker's items are rescued, and the grace after a start of Postgres (design section 3). */
 export const LEASE_SECONDS = 30;
 /** A beat has to notice a silent connection early enough that another one goes out within the lease. */
-const BEAT_WITHIN_MS = 10_000;
+const HEARTBEAT_WITHIN_MS = 10_000;
 
 /** Makes the lease of a new worker id. */
 export async function insertWorker(db: Db, id: string, instance: string): Promise<void> {
@@ -15,7 +15,7 @@ export async function insertWorker(db: Db, id: string, instance: string): Promis
   });
 }
 
-export interface Beat {
+export interface Heartbeat {
   /** False: the lease was taken; everything this worker still does is in vain. */
   alive: boolean;
   catalogVersion: number;
@@ -32,7 +32,7 @@ export interface Beat {
 }
 
 /** Renews the lease and brings back what a worker must know; the one query of an idle replica. */
-export async function beatWorker(db: Db, id: string, batchIds: readonly string[]): Promise<Beat> {
+export async function sendHeartbeat(db: Db, id: string, batchIds: readonly string[]): Promise<Heartbeat> {
   const result = await db.query<{
     alive: boolean;
     version: number;
@@ -66,7 +66,7 @@ export async function beatWorker(db: Db, id: string, batchIds: readonly string[]
         exists (select from batch_cursors) or exists (select from batch_items where not_before <= statement_timestamp())
           as work_due`,
     values: [id, batchIds, LEASE_SECONDS],
-    withinMs: BEAT_WITHIN_MS,
+    withinMs: HEARTBEAT_WITHIN_MS,
   });
   const row = result.rows[0]!;
   return {

@@ -2,11 +2,11 @@ import { type Clock, uuidv7 } from '../../base/clock.ts';
 import { reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Db } from '../../db/database.ts';
-import { type Beat, beatWorker, deleteWorker, insertWorker } from './lease.sql.ts';
+import { deleteWorker, type Heartbeat, insertWorker, sendHeartbeat } from './lease.sql.ts';
 
 const TICK_MS = 1000;
-const BEAT_BUSY_MS = 5000;
-const BEAT_IDLE_MS = 10_000;
+const HEARTBEAT_BUSY_MS = 5000;
+const HEARTBEAT_IDLE_MS = 10_000;
 /** Silence after which nothing new is claimed, and after which running calls are given up (design section 3). */
 const STOP_CLAIMING_MS = 20_000;
 const GIVE_UP_MS = 30_000;
@@ -20,8 +20,8 @@ export interface LeaseDeps {
   instance: string;
   /** Batches of which this worker holds items; empty when idle. */
   heldBatches(): string[];
-  onBeat(beat: Beat): void;
-  /** No beat got through for 30 s: others may have the items by now. Running calls are aborted. */
+  onHeartbeat(heartbeat: Heartbeat): void;
+  /** No heartbeat got through for 30 s: others may have the items by now. Running calls are aborted. */
   onSilent(): void;
   /** The lease was taken by a rescue: nothing held is ours any more. A new id follows. */
   onLost(): void;
@@ -36,13 +36,13 @@ export interface Lease {
   healthy(): boolean;
   /** A lease stands and has been renewed within 30 s: what it holds is still ours. */
   stands(): boolean;
-  /** False for 30 s after this replica missed beats itself. */
+  /** False for 30 s after this replica missed heartbeats itself. */
   mayRescue(): boolean;
-  /** The database's clock, epoch ms, estimated from the last beat. */
+  /** The database's clock, epoch ms, estimated from the last heartbeat. */
   dbNow(): number;
-  /** Beats at once, out of turn; joins a beat under way. */
-  beatNow(): Promise<void>;
-  /** Stops beating; deletes the lease row when nothing is held any more, else leaves it for a rescue. */
+  /** Sends a heartbeat at once, out of turn; joins a heartbeat under way. */
+  heartbeatNow(): Promise<void>;
+  /** Stops sending; deletes the lease row when nothing is held any more, else leaves it for a rescue. */
   stop(clean: boolean): Promise<void>;
 }
 
@@ -53,45 +53,45 @@ export interface Lease {
 export function createLease(deps: LeaseDeps): Lease {
   let workerId: string | null = null;
   let registered = false;
-  let lastBeat = deps.clock.monotonic();
-  let lastTick = lastBeat;
+  let lastHeartbeat = deps.clock.monotonic();
+  let lastTick = lastHeartbeat;
   let gapEnded = Number.NEGATIVE_INFINITY;
   let silent = false;
   let stopped = false;
   let offset = 0;
-  let beating: Promise<void> | null = null;
+  let sending: Promise<void> | null = null;
 
-  const beat = async (): Promise<void> => {
+  const heartbeat = async (): Promise<void> => {
     const start = deps.clock.monotonic();
     try {
       if (!registered) {
         workerId ??= uuidv7(deps.clock.now());
         await insertWorker(deps.db, workerId, deps.instance);
         registered = true;
-        lastBeat = start;
+        lastHeartbeat = start;
         deps.onReady(workerId);
       }
-      const result = await beatWorker(deps.db, workerId!, deps.heldBatches());
-      if (start - lastBeat > STOP_CLAIMING_MS) gapEnded = deps.clock.monotonic();
-      lastBeat = start;
+      const result = await sendHeartbeat(deps.db, workerId!, deps.heldBatches());
+      if (start - lastHeartbeat > STOP_CLAIMING_MS) gapEnded = deps.clock.monotonic();
+      lastHeartbeat = start;
       offset = result.nowMs - deps.clock.now();
       silent = false;
-      if (result.alive) return deps.onBeat(result);
+      if (result.alive) return deps.onHeartbeat(result);
       deps.log.warn({ worker: workerId }, 'lease lost, going on under a new id');
       workerId = null;
       registered = false;
       deps.onLost();
-      if (!stopped) await beat();
+      if (!stopped) await heartbeat();
     } catch (error) {
-      deps.log.warn({ err: reasonOf(error) }, 'beat failed');
+      deps.log.warn({ err: reasonOf(error) }, 'heartbeat failed');
     }
   };
 
-  const beatNow = (): Promise<void> => {
-    beating ??= beat().finally(() => {
-      beating = null;
+  const heartbeatNow = (): Promise<void> => {
+    sending ??= heartbeat().finally(() => {
+      sending = null;
     });
-    return beating;
+    return sending;
   };
 
   const tick = () => {
@@ -99,30 +99,31 @@ export function createLease(deps: LeaseDeps): Lease {
     // A tick far too late means that this process itself stood still.
     const frozen = now - lastTick > STOP_CLAIMING_MS;
     lastTick = now;
-    const age = now - lastBeat;
+    const age = now - lastHeartbeat;
     if (age > GIVE_UP_MS && !silent && !frozen) {
       silent = true;
-      deps.log.warn('no beat for 30 s, giving up running calls');
+      deps.log.warn('no heartbeat for 30 s, giving up running calls');
       deps.onSilent();
     }
     const busy = deps.heldBatches().length > 0;
-    if (!registered || frozen || age >= (busy ? BEAT_BUSY_MS : BEAT_IDLE_MS) - TICK_MS / 2) void beatNow();
+    if (!registered || frozen || age >= (busy ? HEARTBEAT_BUSY_MS : HEARTBEAT_IDLE_MS) - TICK_MS / 2)
+      void heartbeatNow();
   };
 
   const timer = setInterval(tick, TICK_MS);
-  void beatNow();
+  void heartbeatNow();
 
   return {
     id: () => (registered ? workerId : null),
-    healthy: () => registered && deps.clock.monotonic() - lastBeat < STOP_CLAIMING_MS,
-    stands: () => registered && deps.clock.monotonic() - lastBeat < GIVE_UP_MS,
+    healthy: () => registered && deps.clock.monotonic() - lastHeartbeat < STOP_CLAIMING_MS,
+    stands: () => registered && deps.clock.monotonic() - lastHeartbeat < GIVE_UP_MS,
     mayRescue: () => deps.clock.monotonic() - gapEnded > NO_RESCUE_AFTER_GAP_MS,
     dbNow: () => deps.clock.now() + offset,
-    beatNow,
+    heartbeatNow,
     async stop(clean) {
       stopped = true;
       clearInterval(timer);
-      await beating;
+      await sending;
       if (clean && registered && workerId !== null) await deleteWorker(deps.db, workerId).catch(() => {});
       registered = false;
     },

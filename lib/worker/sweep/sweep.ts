@@ -6,7 +6,7 @@ import { purgeIdempotencyKeys } from '../../batch/submit/record.sql.ts';
 import { purgeUploads } from '../../batch/submit/uploads.sql.ts';
 import type { Database } from '../../db/database.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
-import type { Beat } from '../lease/lease.sql.ts';
+import type { Heartbeat } from '../lease/lease.sql.ts';
 import { type RescueDeps, rescueSilent } from '../lease/rescue.ts';
 import { deleteOrphans } from './orphans.ts';
 import { deleteExpiredBatches, expireItems, maintainUsagePartitions } from './sweep.sql.ts';
@@ -38,8 +38,8 @@ export interface SweepDeps {
 }
 
 export interface Sweeper {
-  /** Does what the beat found due. Single flight; a fault is logged and met again with the next beat. */
-  onBeat(beat: Beat): Promise<void>;
+  /** Does what the heartbeat found due. Single flight; a fault is logged and met again with the next heartbeat. */
+  onHeartbeat(heartbeat: Heartbeat): Promise<void>;
   /**
    * The rare work: retention, orphans, partitions, purges. Also run on a timer until stopped. False when a step failed,
    * which is logged and keeps none of the others from running.
@@ -72,13 +72,13 @@ export function createSweeper(deps: SweepDeps): Sweeper {
     void deps.compact(finished);
   };
 
-  const sweep = async (beat: Beat): Promise<void> => {
-    if (beat.workDue) deps.wake();
-    if (beat.rescueDue) await step('rescue', rescue);
-    if (beat.expiryDue)
+  const sweep = async (heartbeat: Heartbeat): Promise<void> => {
+    if (heartbeat.workDue) deps.wake();
+    if (heartbeat.rescueDue) await step('rescue', rescue);
+    if (heartbeat.expiryDue)
       await step('expire', async () => void deps.compact(await expireItems(deps.db, deps.rescue.instance)));
-    if (beat.validationDue) await step('validate', deps.validate);
-    if (beat.compactionDue) {
+    if (heartbeat.validationDue) await step('validate', deps.validate);
+    if (heartbeat.compactionDue) {
       await step(
         'compact',
         async () => void deps.compact(await listUncompacted(deps.db, COMPACT_AT_ONCE, deps.paused())),
@@ -112,8 +112,8 @@ export function createSweeper(deps: SweepDeps): Sweeper {
   const done = timed();
 
   return {
-    onBeat(beat) {
-      sweeping ??= sweep(beat).finally(() => {
+    onHeartbeat(heartbeat) {
+      sweeping ??= sweep(heartbeat).finally(() => {
         sweeping = null;
       });
       return sweeping;

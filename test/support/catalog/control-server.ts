@@ -3,9 +3,9 @@ import { controlGuard } from '../../../handlers/admin.ts';
 import { type ControlApp, controlRoutes } from '../../../handlers/control.ts';
 import { generateKey } from '../../../lib/auth/keys.ts';
 import { createLog } from '../../../lib/base/log.ts';
+import { type CatalogCache, createCatalogCache } from '../../../lib/catalog/catalog-cache.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
-import { createSecretBox } from '../../../lib/catalog/secrets.ts';
-import { createSnapshot, type Snapshot } from '../../../lib/catalog/snapshot.ts';
+import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
 import { serve } from '../../../lib/http/node.ts';
 import { keyHealth, resetKey } from '../../../lib/keypool/health.ts';
 import { createTestDatabase, type TestDatabase } from '../postgres.ts';
@@ -21,7 +21,7 @@ export interface Answer {
 /** The control port over HTTP, on a database of its own. */
 export interface ControlServer {
   database: TestDatabase;
-  snapshot: Snapshot;
+  catalogCache: CatalogCache;
   env: Record<string, string | undefined>;
   origin: string;
   /** Calls `/api` with the admin bearer; a string or bytes are sent as they are, anything else as JSON. */
@@ -38,8 +38,8 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
   const log = createLog('silent');
   const env: Record<string, string | undefined> = {};
   const secretBox = createSecretBox(randomBytes(32));
-  const snapshot = createSnapshot({ load: () => loadCatalog(db, env, secretBox, log), log });
-  await snapshot.refresh();
+  const catalogCache = createCatalogCache({ load: () => loadCatalog(db, env, secretBox, log), log });
+  await catalogCache.refresh();
   const app: ControlApp = {
     log,
     notReady: () => null,
@@ -47,7 +47,7 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
     db,
     env,
     secretBox,
-    snapshot,
+    catalogCache,
     random: randomBytes,
     generateKey: () => generateKey(randomBytes),
     hostKeyHealth: (key) => keyHealth(db, key),
@@ -71,7 +71,7 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
   const origin = `http://127.0.0.1:${server.port}`;
   return {
     database,
-    snapshot,
+    catalogCache,
     env,
     origin,
     async call(method, path, body, headers = { authorization: `Bearer ${ADMIN_TOKEN}` }) {

@@ -9,7 +9,7 @@ import type { BreakerRow } from './keypool.sql.ts';
 export type KeyHealth = 'closed' | 'half_open' | 'probing' | 'open' | 'auth';
 
 /** What a replica believes of all breakers. Times are local monotonic milliseconds. */
-export interface Snapshot {
+export interface BreakerCache {
   health(key: HostKey, model: string, now: number): KeyHealth;
   /** Milliseconds until the key may be drawn for the model: 0 when it may now, Infinity after a 401. */
   reopensIn(key: HostKey, model: string, now: number): number;
@@ -40,8 +40,8 @@ interface Entry {
 /** A probe that another one holds is asked for again after this long: it may be over any moment. */
 export const PROBE_RETRY_MS = 1_000;
 
-/** An empty snapshot: every key is closed. */
-export function createSnapshot(): Snapshot {
+/** An empty cache: every key is closed. */
+export function createBreakerCache(): BreakerCache {
   let entries = new Map<string, Entry>();
   let changes = 0;
 

@@ -3,7 +3,7 @@ import type { Log } from '../base/log.ts';
 import type { Catalog } from '../model/catalog.ts';
 
 /** The catalogue of this process: always whole, never older than one it had before. */
-export interface Snapshot {
+export interface CatalogCache {
   /** The newest that was loaded. Throws ApiError `not_ready` before the first load. */
   current(): Catalog;
   /**
@@ -17,15 +17,15 @@ export interface Snapshot {
   onChange(listener: (catalog: Catalog) => void): () => void;
 }
 
-/** What a snapshot is made of. */
-export interface SnapshotDeps {
+/** What a cache is made of. */
+export interface CatalogCacheDeps {
   /** Reads the catalogue as committed (`loadCatalog`). */
   load(): Promise<Catalog>;
   log: Log;
 }
 
-/** Makes the snapshot; nothing is loaded before the first refresh. At most one load runs, and at most one waits. */
-export function createSnapshot(deps: SnapshotDeps): Snapshot {
+/** Makes the cache; nothing is loaded before the first refresh. At most one load runs, and at most one waits. */
+export function createCatalogCache(deps: CatalogCacheDeps): CatalogCache {
   let catalog: Catalog | null = null;
   let running: Promise<void> | null = null;
   let waiting: Promise<void> | null = null;

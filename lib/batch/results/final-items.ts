@@ -5,10 +5,10 @@ import type { ErrorKind } from '../../model/usage-event.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { readRanges, readReason } from '../../payloads/ranges.ts';
 import { isStoreAway } from '../../payloads/store-away.ts';
-import { type FinalRow, readFinals } from './outcomes.sql.ts';
+import { type FinalRow, readFinals } from './result-rows.sql.ts';
 
 /** How one item of a finished batch ended. */
-export interface ItemOutcome {
+export interface FinalItem {
   idx: number;
   state: ItemState;
   /** The text of a discarded item, `batch item: ` included; null for the others. */
@@ -20,7 +20,7 @@ export interface ItemOutcome {
   status: number | null;
 }
 
-export interface OutcomeDeps {
+export interface FinalItemDeps {
   db: Db;
   payloads: Pick<PayloadStore, 'read'>;
 }
@@ -40,10 +40,10 @@ const AWAY_SECONDS = 86_400;
  * is written later; when the batch has been finished for two minutes (a day, if the store may only be away) the item says
  * so instead, as in native results, and the others are there. An item that is missing (the batch was deleted) throws.
  */
-export async function* batchOutcomes(
-  deps: OutcomeDeps,
+export async function* readFinalItems(
+  deps: FinalItemDeps,
   { id: batchId, totalItems, finishedSeconds }: { id: string; totalItems: number; finishedSeconds: number },
-): AsyncGenerator<ItemOutcome[]> {
+): AsyncGenerator<FinalItem[]> {
   let next = readFinals(deps.db, { batchId, from: 0, to: Math.min(ROWS, totalItems) - 1 });
   for (let from = 0; from < totalItems; from += ROWS) {
     const rows = await next;
@@ -75,10 +75,10 @@ function* bySize(rows: readonly FinalRow[]): Generator<FinalRow[]> {
 }
 
 async function loadGroup(
-  payloads: OutcomeDeps['payloads'],
+  payloads: FinalItemDeps['payloads'],
   rows: readonly FinalRow[],
   finishedSeconds: number,
-): Promise<ItemOutcome[]> {
+): Promise<FinalItem[]> {
   const bySegment = new Map<string, FinalRow[]>();
   for (const row of rows) {
     if (row.segment_id === null) continue;

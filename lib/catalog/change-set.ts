@@ -5,7 +5,7 @@ import { hintsOf, nameConflicts } from './documents/names.ts';
 import { type Referrer, referencesOf } from './documents/references.ts';
 import { at, type Material, type MaterialDeps, materialOf } from './material.ts';
 import type { KeyDigest } from './relay-key.ts';
-import type { Sealed } from './secrets.ts';
+import type { Sealed } from './secret-box.ts';
 import { type CatalogState, objectKey, type StoredObject } from './state.ts';
 
 /** What is to become of the catalogue. */
@@ -36,7 +36,7 @@ export interface Write {
 }
 
 /** Everything to do, decided; `faults` not empty: nothing may be done. */
-export interface Plan {
+export interface ChangeSet {
   faults: CatalogFault[];
   warnings: CatalogFault[];
   inserts: Write[];
@@ -48,8 +48,8 @@ export interface Plan {
 }
 
 /** Decides a change against the stored catalogue: pure but for fresh ids and nonces. */
-export function planChange(state: CatalogState, change: Change): Plan {
-  const plan: Plan = { faults: [], warnings: [], inserts: [], updates: [], deletes: [], marks: [], unchanged: 0 };
+export function planChange(state: CatalogState, change: Change): ChangeSet {
+  const plan: ChangeSet = { faults: [], warnings: [], inserts: [], updates: [], deletes: [], marks: [], unchanged: 0 };
   const documents = withoutRepeats(change, plan);
   const incoming = new Map(documents.map((document) => [objectKey(document), document]));
   const untouched = [...state.objects.values()].filter((object) => !incoming.has(objectKey(object)));
@@ -75,13 +75,13 @@ export function planChange(state: CatalogState, change: Change): Plan {
       if (other !== undefined) plan.faults.push(at(document, 'spec.valueFrom', `has the value of Key "${other}"`));
       digests.set(hash, document.name);
     }
-    if (material.faults.length === 0 && !material.skip) planDocument(document, stored, material, change, plan);
+    if (material.faults.length === 0 && !material.skip) addDocument(document, stored, material, change, plan);
   }
   return plan;
 }
 
 /** Two documents of one kind and name cannot both be meant: the later ones are faults, or the one without other faults. */
-function withoutRepeats({ documents, claims }: Change, plan: Plan): CatalogDocument[] {
+function withoutRepeats({ documents, claims }: Change, plan: ChangeSet): CatalogDocument[] {
   const seen = new Set<string>();
   const isFirst = (document: CatalogDocument | Claim): boolean => {
     const fresh = !seen.has(objectKey(document));
@@ -117,12 +117,12 @@ function danglingReferences(
   return faults;
 }
 
-function planDocument(
+function addDocument(
   document: CatalogDocument,
   stored: StoredObject | null,
   material: Material,
   change: Change,
-  plan: Plan,
+  plan: ChangeSet,
 ): void {
   const id = stored?.id ?? uuidv7();
   const { spec, revoked } = publicSpec(document);

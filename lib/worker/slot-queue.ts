@@ -10,7 +10,7 @@ export interface Waiting {
  * Items that are claimed, loaded and wait for a slot. A slot goes to the owner, then to the batch, with the fewest items in
  * slots of this worker, so that a small batch is not held up by what was claimed ahead for a big one.
  */
-export interface ReadyQueue<T extends Waiting> {
+export interface SlotQueue<T extends Waiting> {
   add(entry: T): void;
   /** The next entry to run, which then counts as running; undefined when none waits. */
   take(): T | undefined;
@@ -30,7 +30,7 @@ interface BatchQueue<T> {
   running: number;
 }
 
-export function createReadyQueue<T extends Waiting>(): ReadyQueue<T> {
+export function createSlotQueue<T extends Waiting>(): SlotQueue<T> {
   const batches = new Map<string, BatchQueue<T>>();
   const running = new Map<string, number>();
   let size = 0;

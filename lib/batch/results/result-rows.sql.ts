@@ -6,7 +6,7 @@ import type { ErrorKind } from '../../model/usage-event.ts';
  * What the results of a range of items are made of, in idx order, one array a column: an object for each row was a third
  * of the time that results of a running batch took. `segment` to `crc` are meaningful for completed items only.
  */
-export interface Outcomes {
+export interface ResultRows {
   count: number;
   idx: Int32Array;
   /** Index into ITEM_STATES. */
@@ -51,16 +51,16 @@ const COMPLETED_BYTES = 37;
 const COMPLETED = ITEM_STATES.indexOf('completed');
 
 /** The items from idx `from` to `to`, both included, in idx order; only of `state` when given. */
-export async function readOutcomes(
+export async function readResultRows(
   db: Db,
   page: { batchId: string; from: number; to: number; state: ItemState | null },
-): Promise<Outcomes> {
+): Promise<ResultRows> {
   const values = [page.batchId, page.from, page.to, page.state];
   const { rows } = await db.query<PackedRow>({ name: 'read_outcomes', text: READ_OUTCOMES, values });
   return unpack(rows[0]!.records ?? Buffer.alloc(0), page.to - page.from + 1, rows[0]!.errors ?? []);
 }
 
-function unpack(records: Buffer, most: number, errors: string[]): Outcomes {
+function unpack(records: Buffer, most: number, errors: string[]): ResultRows {
   const idx = new Int32Array(most);
   const state = new Uint8Array(most);
   const segment = new Int32Array(most);
