@@ -50,22 +50,17 @@ export function faultsOf({ line, text }: Paragraph): { line: number; message: st
   );
   const sentences = [...prose.matchAll(/\S.*?(?:[.!?][)"'*]*(?=\s)|$)/gs)].flatMap((match) => {
     const count = match[0].split(/\s+/).filter((word) => /[\p{L}\p{N}]/u.test(word)).length;
-    const start = match[0].replaceAll(/\s+/g, ' ').slice(0, 40);
-    return count > LONGEST
-      ? [
-          {
-            line: at(match.index),
-            message: `a sentence of ${count} words ("${start}..."): at most ${LONGEST}, split it`,
-          },
-        ]
-      : [];
+    if (count <= LONGEST) return [];
+    const start = text.slice(match.index, match.index + 40).replaceAll(/\s+/g, ' ');
+    const message = `a sentence of ${count} words ("${start}..."): at most ${LONGEST}, split it`;
+    return [{ line: at(match.index), message }];
   });
   return [...words, ...sentences].sort((a, b) => a.line - b.line);
 }
 
 /** Replaces inline code, URLs and the targets of links by as many letters, so that every offset stays. */
 function blankOut(text: string): string {
-  const letters = (part: string) => part.replaceAll(/\S/g, 'x').replaceAll(/[^\S\n]/g, 'x');
+  const letters = (part: string) => part.replaceAll(/[^\n]/g, 'x');
   return text
     .replaceAll(/(`+)[^`]+\1/g, letters)
     .replaceAll(/\]\([^)]*\)/g, letters)
