@@ -14,7 +14,6 @@ const WORDS: [pattern: string, suggestion: string][] = [
   ['gives(?! up)|gave(?! up)', 'write "returns", "sets" or "passes"'],
   ['beats?', 'write "heartbeat"'],
   ['whoever', 'name who does it: "the caller", "the worker"'],
-  ['stands?(?! (in )?for|-)', 'write "is"'],
   ['(go|goes|going|went) on', 'write "continues"'],
   ['(come|comes|came) back', 'write "returns", "recovers" or "is delivered again"'],
   ['(come|comes|came|become|becomes|became) of', 'write "happens to"'],

@@ -12,7 +12,6 @@ describe('the word list', () => {
     'The call gives a number.',
     'The next beat finds it.',
     'Closed by whoever opened it.',
-    'The value stands in the row.',
     'Work goes on.',
     'A message comes back.',
     'It says what becomes of an item.',
@@ -36,8 +35,6 @@ describe('the word list', () => {
   test.each([
     'The key is no longer valid.',
     'The worker gives up after three attempts.',
-    'The server stands in for SQS, and a name stands for a model.',
-    'A stand-in answers.',
     'It heartbeats; the heartbeat renews the lease.',
     'The item is taken by another worker.',
   ])('accepts: %s', (text) => {
