@@ -6,9 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { runningPostmaster } from '../../lib/postgres/postmaster.ts';
+import { ROOT } from '../support/root.ts';
 import { freePort } from '../support/server.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
 const readme = readFileSync(join(ROOT, 'README.md'), 'utf8');
 
 /** The `sh` blocks of a section, as they stand. */

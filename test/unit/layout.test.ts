@@ -1,11 +1,11 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { ROOT } from '../support/root.ts';
 
 // How the folders of the service are kept readable: no folder that needs a search, few files that need a neighbour to
 // make sense, and one style of names.
 
-const ROOT = join(import.meta.dirname, '../..');
 const MOST_FILES = 19;
 const SHORT_LINES = 30;
 const MOST_SHORT_SHARE = 0.15;
