@@ -8,9 +8,9 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DEMO_UPSTREAM, startDemoUpstream } from '../../demo/upstream.ts';
 import { runningPostmaster } from '../../lib/postgres/postmaster.ts';
+import { ROOT } from '../support/root.ts';
 import { freePort } from '../support/server.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const readme = read('README.md');
 const api = read('docs/api.md');

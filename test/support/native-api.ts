@@ -16,7 +16,7 @@ import type { Catalog } from '../../lib/model/catalog.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../lib/payloads/payload-store.ts';
 import type { Wake } from '../../lib/queue/queue.ts';
-import { callers, plaintextOf } from '../unit/auth-catalog.ts';
+import { callers, plaintextOf } from './auth-catalog.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
 
 /** The two ways a request can come: over HTTP through the Node adapter, or as an API Gateway event. */

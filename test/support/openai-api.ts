@@ -14,7 +14,7 @@ import { parseBatchId } from '../../lib/surfaces/openai/find-batch.ts';
 import type { ValidateDeps } from '../../lib/surfaces/openai/validation/validate.ts';
 import { createValidator, type Validator } from '../../lib/surfaces/openai/validation/validator.ts';
 import { writeOpenaiResults } from '../../lib/surfaces/openai/write-results.ts';
-import { plaintextOf } from '../unit/auth-catalog.ts';
+import { plaintextOf } from './auth-catalog.ts';
 import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
 
 const ROUTES = [

@@ -10,7 +10,7 @@ import { inferenceRoutes } from '../../handlers/inference.ts';
 import { loadConfig } from '../../lib/app/config.ts';
 import type { App } from '../../lib/app/container.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
-import { plaintextOf } from '../unit/auth-catalog.ts';
+import { plaintextOf } from './auth-catalog.ts';
 import { type Answer, asEvent, type Call, overHttp, type Way } from './native-api.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
 import { startUpstream, type TestUpstream } from './upstream.ts';
