@@ -38,7 +38,6 @@ export interface App extends AppCore {
   adminToken: string | null;
   /** Where a generated admin token is; null when it was given. */
   adminTokenFile: string | null;
-  streaming: boolean;
   listenUrl(): string | null;
   notReady(): NotReady | null;
   /** What is wrong at present, though the service was ready before; calls are still tried. */
@@ -218,7 +217,6 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
     secretBox,
     adminToken: home.adminToken,
     adminTokenFile: home.adminTokenFile,
-    streaming: true,
     listenUrl,
     notReady: readiness.notReady,
     unwell: () => (databaseUp ? null : { code: 'not_ready', reason: 'waiting for the database' }),

@@ -30,8 +30,6 @@ const COMPACT_MS = 60_000;
 export interface LambdaApp extends AppCore {
   db: RenewingDatabase;
   queue: WakeQueue;
-  /** An answer is one value of at most 6 MB. */
-  streaming: false;
   instance: string;
   notReady(): NotReady | null;
   authenticate(headers: Headers): Promise<Caller>;
@@ -170,7 +168,6 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
     ...parts.app,
     db,
     queue,
-    streaming: false,
     instance,
     notReady: () => notReady,
     authenticate: (headers) => authenticate(headers, catalogCache.current(), { nowMs: clock.now() + offsetMs, tokens }),
