@@ -24,7 +24,6 @@ export interface App extends AppCore {
   adminToken: string | null;
   /** Where a generated admin token is; null when it was given. */
   adminTokenFile: string | null;
-  streaming: boolean;
   listenUrl(): string | null;
   notReady(): NotReady | null;
   /** What is wrong at present, though the service was ready before; calls are still tried. */
@@ -137,7 +136,6 @@ function handlerParts(foundation: Foundation): Omit<App, 'notReady' | 'wake' | '
     secretBox,
     adminToken: home.adminToken,
     adminTokenFile: home.adminTokenFile,
-    streaming: true,
     listenUrl: options.listenUrl,
     unwell: () => (database.isUp() ? null : { code: 'not_ready', reason: 'waiting for the database' }),
     authenticate: (headers) =>

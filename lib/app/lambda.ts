@@ -23,8 +23,6 @@ const RETRY_SECONDS = 60;
 export interface LambdaApp extends AppCore {
   db: RenewingDatabase;
   queue: WakeQueue;
-  /** An answer is one value of at most 6 MB. */
-  streaming: false;
   instance: string;
   notReady(): NotReady | null;
   authenticate(headers: Headers): Promise<Caller>;
@@ -70,7 +68,6 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
     ...shared.app,
     db,
     queue,
-    streaming: false,
     instance,
     notReady: readiness.notReady,
     authenticate: (headers) => authenticate(headers, catalogCache.current(), { nowMs: readiness.dbNow(), tokens }),
