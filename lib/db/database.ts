@@ -170,8 +170,11 @@ export function isConnectionError(error: unknown): boolean {
   return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53') || state === '55P03';
 }
 
-/** The server could not be reached, or said that it does not work now: not an error that our own code threw in a transaction. */
-function isOutage(error: unknown): boolean {
+/**
+ * The server could not be reached, or said that it does not work now. False for a defect of our own: a statement that
+ * Postgres refuses, or anything that our own code throws.
+ */
+export function isOutage(error: unknown): boolean {
   if (sqlState(error) !== undefined) return isConnectionError(error);
   const { code, message } = error as { code?: unknown; message?: unknown };
   if (typeof code === 'string') return /^E[A-Z]+$/.test(code);
