@@ -1,8 +1,6 @@
 import { z } from 'zod';
 import type { Db } from './database.ts';
-import { sqlState } from './database.ts';
-
-const UNDEFINED_TABLE = '42P01';
+import { sqlState, UNDEFINED_TABLE } from './errors.ts';
 
 const appliedRow = z.object({ version: z.number() });
 const nowRow = z.object({ version: z.number() });
