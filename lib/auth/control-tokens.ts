@@ -2,7 +2,8 @@ import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
 import type { SecretBox } from '../catalog/secret-box.ts';
-import { type Database, sqlState } from '../db/database.ts';
+import type { Database } from '../db/database.ts';
+import { FOREIGN_KEY_VIOLATION, sqlState } from '../db/errors.ts';
 import type { Catalog } from '../model/catalog.ts';
 import { parseBody } from './json-fields.ts';
 import { requireBox } from './signing-keys.ts';
@@ -69,7 +70,7 @@ export async function revokeTokensOfUser(
   if (user === undefined) throw new ApiError('not_found');
   const tokenVersion = await revokeUserTokens(deps.db, user.id).catch((cause: unknown) => {
     // Deleted since the catalogue was loaded: the version's row refers to the user's.
-    throw sqlState(cause) === '23503' ? new ApiError('not_found', undefined, { cause }) : cause;
+    throw sqlState(cause) === FOREIGN_KEY_VIOLATION ? new ApiError('not_found', undefined, { cause }) : cause;
   });
   await deps.refresh();
   return { id: user.id, tokenVersion };

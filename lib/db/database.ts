@@ -1,6 +1,6 @@
 import pg from 'pg';
-import { ApiError, Undone } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { isConnectionError, isDatabaseAway, isRetryable } from './errors.ts';
 import { NO_LIMIT_MS, type SilenceWatch, STATEMENT_LIMIT_MS, watchSilence } from './silence.ts';
 
 // bigint and numeric columns come back as numbers: every int8 of this schema that is read so stays below 2^53.
@@ -92,7 +92,7 @@ export function createDb(options: DbOptions): Database {
       return result;
     } catch (error) {
       silence.suspect(error, since);
-      if (isOutage(error)) options.onState?.(false);
+      if (isDatabaseAway(error)) options.onState?.(false);
       throw error;
     }
   };
@@ -145,44 +145,4 @@ async function once<T>({ pool, on, silence, excused }: Session, work: (tx: Db) =
     silence.excuse(client, false);
     client.release(broken);
   }
-}
-
-/** SQLSTATE of a Postgres error, or undefined. No class begins with an E, but EPIPE would fit otherwise. */
-export function sqlState(error: unknown): string | undefined {
-  const code = (error as { code?: unknown } | null)?.code;
-  return typeof code === 'string' && /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(code) ? code : undefined;
-}
-
-/** Deadlock and serialisation failures: the whole transaction is run again. */
-export function isRetryable(error: unknown): boolean {
-  const state = sqlState(error);
-  return state === '40P01' || state === '40001';
-}
-
-/**
- * The server is away, going down or starting, or the connection broke: wait and try again; the outcome is unknown. What our
- * own code throws inside a transaction is none: that is rolled back, on a connection that is as good as before.
- */
-export function isConnectionError(error: unknown): boolean {
-  if (error instanceof ApiError || error instanceof Undone) return false;
-  const state = sqlState(error);
-  if (state === undefined) return true; // socket errors, time-outs, "Connection terminated": none carries a SQLSTATE
-  return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53') || state === '55P03';
-}
-
-/**
- * The server could not be reached, or said that it does not work now. False for a defect of our own: a statement that
- * Postgres refuses, or anything that our own code throws.
- */
-export function isOutage(error: unknown): boolean {
-  if (sqlState(error) !== undefined) return isConnectionError(error);
-  const { code, message } = error as { code?: unknown; message?: unknown };
-  if (typeof code === 'string') return /^E[A-Z]+$/.test(code);
-  return typeof message === 'string' && /connection terminated|time-?out|connect/i.test(message);
-}
-
-/** Data that Postgres refuses (class 22) or that breaks a constraint (class 23). */
-export function isDataError(error: unknown): boolean {
-  const state = sqlState(error);
-  return state !== undefined && (state.startsWith('22') || state.startsWith('23'));
 }

@@ -1,9 +1,7 @@
 import { z } from 'zod';
 import type { Db } from './database.ts';
-import { sqlState } from './database.ts';
+import { sqlState, UNDEFINED_TABLE } from './errors.ts';
 import type { Migration, MigrationPlan, MigrationRecord } from './migration-records.ts';
-
-const UNDEFINED_TABLE = '42P01';
 
 const recordRow = z.object({ version: z.number(), name: z.string(), checksum: z.string().nullable() });
 const versionRow = z.object({ version: z.number() });

@@ -1,6 +1,6 @@
 import { API_ERRORS, ApiError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { sqlState } from '../db/database.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import { StorageFull } from '../payloads/payload-store.ts';
 import { isStoreAway } from '../payloads/store-away.ts';
 import { errorBody } from './error-form.ts';
@@ -46,19 +46,6 @@ function asApiError(error: unknown): ApiError {
   if (error instanceof StorageFull) return new ApiError('storage_full', undefined, { cause: error });
   if (isDatabaseAway(error) || isStoreAway(error)) return new ApiError('not_ready', undefined, { cause: error });
   return new ApiError('internal', undefined, { cause: error });
-}
-
-/** Narrower than `isConnectionError`, which takes everything without SQLSTATE: a TypeError is a 500, no restart. */
-function isDatabaseAway(error: unknown): boolean {
-  const state = sqlState(error);
-  if (state !== undefined) return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53');
-  const { code, syscall } = (error ?? {}) as { code?: unknown; syscall?: unknown };
-  // A Postgres on a Unix socket that is down, as the embedded one may be, has taken its socket away.
-  if (code === 'ENOENT') return syscall === 'connect';
-  if (typeof code === 'string') return /^E(CONNREFUSED|CONNRESET|PIPE|HOSTUNREACH|NETUNREACH|TIMEDOUT)$/.test(code);
-  return /^(Connection terminated|Query read timeout|timeout exceeded when trying to connect|timeout expired|Client has encountered)/.test(
-    reasonOf(error),
-  );
 }
 
 /** Name, message, stack and causes; never the parameters of a statement, which pg puts beside the message. */

@@ -1,6 +1,7 @@
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { type Db, isDataError } from '../db/database.ts';
+import type { Db } from '../db/database.ts';
+import { isDataError } from '../db/errors.ts';
 import {
   closeBreaker,
   recordAuthFailure,

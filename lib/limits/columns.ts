@@ -1,4 +1,4 @@
-import { isRetryable } from '../db/database.ts';
+import { isRetryable } from '../db/errors.ts';
 import type { BucketColumns, ItemColumns } from './limits.sql.ts';
 import type { BucketRule } from './rules.ts';
 

@@ -1,12 +1,11 @@
 import pg from 'pg';
 import { sleep } from '../base/clock.ts';
 import { ConfigError } from '../base/errors.ts';
-import { type Db, sqlState } from '../db/database.ts';
+import type { Db } from '../db/database.ts';
+import { CANNOT_CONNECT_NOW, INVALID_PASSWORD, sqlState } from '../db/errors.ts';
 import { ensureDatabase, ownerLockHolder, tryOwnerLock } from './owner.sql.ts';
 import { isAlive } from './postmaster.ts';
 
-const CANNOT_CONNECT_NOW = '57P03';
-const INVALID_PASSWORD = '28P01';
 const CONNECT_TIMEOUT_MS = 3_000;
 /** How long a lock may outlive its killed owner: until Postgres sees the closed connection, normally a few ms. */
 const STALE_LOCK_MS = 20_000;
@@ -35,6 +34,7 @@ export async function connectOwner(dsn: string): Promise<Attempt> {
     return { kind: 'open', client };
   } catch (error) {
     await client.end().catch(() => {});
+    // Finer than the class `away` of lib/db/errors.ts: what the start does next differs for each.
     const code = (error as NodeJS.ErrnoException).code;
     if (code === CANNOT_CONNECT_NOW) return { kind: 'starting' };
     if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ECONNRESET') return { kind: 'absent' };
