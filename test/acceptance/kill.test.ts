@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { call, completed, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { call, completed, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { openScene } from './support/scene.ts';
 
 /** Items that were sent upstream more than once. */

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { ServerProcess } from '../support/server.ts';
-import { completed, eventually, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { completed, eventually, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { startPostgres } from './support/postgres-server.ts';
 import { openScene } from './support/scene.ts';
 

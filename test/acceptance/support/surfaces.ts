@@ -8,7 +8,8 @@ import { expect } from 'vitest';
 import type { Database } from '../../../lib/db/database.ts';
 import type { PayloadKind } from '../../../lib/payloads/payload-store.ts';
 import { ROOT } from '../../support/root.ts';
-import { type At, sql } from './calls.ts';
+import { sql } from '../../support/sql.ts';
+import type { At } from './calls.ts';
 import { KEYS } from './catalog.ts';
 import { anthropicEnd, openaiEnd, resultsOf, uuidOf } from './clients.ts';
 

@@ -39,9 +39,7 @@ beforeEach(async () => {
   };
 });
 
-async function run(text: string, values: unknown[] = []) {
-  return (await database.db.query({ name: text.slice(0, 60), text, values })).rows;
-}
+const run = (text: string, values?: unknown[]) => database.sql(text, values);
 
 async function store(name: string, spec: object): Promise<[string, string]> {
   const keyId = randomUUID();

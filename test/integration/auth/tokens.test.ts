@@ -46,9 +46,7 @@ beforeEach(async () => {
   [ann, bob, project] = [await object('User', 'ann'), await object('User', 'bob'), await object('Project', 'x')];
 });
 
-async function run(text: string, values: unknown[] = []) {
-  return (await database.db.query({ name: text.slice(0, 60), text, values })).rows;
-}
+const run = (text: string, values?: unknown[]) => database.sql(text, values);
 
 async function object(kind: string, name: string, spec: object = {}): Promise<string> {
   const id = randomUUID();

@@ -14,7 +14,7 @@ beforeAll(async () => {
 });
 afterAll(() => database.close());
 
-const rows = async (text: string, values: unknown[] = []) => (await database.db.query({ name: '', text, values })).rows;
+const rows = (text: string, values?: unknown[]) => database.sql(text, values);
 
 const newBatch = (id: string) => ({
   id,

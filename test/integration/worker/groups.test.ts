@@ -28,8 +28,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(root, { recursive: true, force: true }));
 
-const sql = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values })).rows;
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const items = (id: string) => sql('select * from batch_items where batch_id = $1 order by idx', [id]);
 const events = (id: string) => sql('select * from usage_events where batch_id = $1 order by batch_idx', [id]);
 const segments = async () =>

@@ -18,8 +18,7 @@ afterEach(async () => {
   for (const lease of leases.splice(0)) await lease.stop(true);
 });
 
-const sql = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values })).rows;
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const workers = async () => (await sql('select id from workers order by id')).map(({ id }) => id);
 
 /** A lease over a database that can be taken away and a clock that the test sets. */
