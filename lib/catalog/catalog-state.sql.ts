@@ -1,18 +1,12 @@
+import { lockForTransaction } from '../db/advisory-locks.sql.ts';
 import type { Db } from '../db/database.ts';
 
 /** Channel of the NOTIFY that follows every catalogue change; its payload is the new version. */
 export const CATALOG_CHANNEL = 'relay_catalog';
 
-// Any fixed number will do; it only has to differ from the other advisory locks of this database.
-const CATALOG_LOCK = 7_235_601;
-
 /** Waits for the catalogue lock and holds it to the end of the transaction: reference checks need one writer. */
-export async function lockCatalog(tx: Db): Promise<void> {
-  await tx.query({
-    name: 'catalog_lock',
-    text: 'select pg_advisory_xact_lock($1::bigint)',
-    values: [CATALOG_LOCK],
-  });
+export function lockCatalog(tx: Db): Promise<void> {
+  return lockForTransaction(tx, 'catalog');
 }
 
 /**

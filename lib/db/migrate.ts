@@ -2,14 +2,9 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Log } from '../base/log.ts';
+import { lockForTransaction } from './advisory-locks.sql.ts';
 import { createDb, type Database, type Db } from './database.ts';
-import {
-  appliedMigrations,
-  createMigrationsTable,
-  lockMigrations,
-  recordMigration,
-  schemaVersion,
-} from './schema-migrations.sql.ts';
+import { appliedMigrations, createMigrationsTable, recordMigration, schemaVersion } from './schema-migrations.sql.ts';
 import { NO_LIMIT_MS } from './silence.ts';
 
 /** Where the numbered files are when the sources run as they are; a bundle passes its own folder. */
@@ -58,7 +53,7 @@ export async function isSchemaCurrent(db: Db, expected: number): Promise<boolean
 async function applyOne(db: Database, migration: Migration, folder: string): Promise<boolean> {
   const text = await readFile(join(folder, migration.name), 'utf8');
   return db.transaction(async (tx) => {
-    await lockMigrations(tx);
+    await lockForTransaction(tx, 'migrations');
     await createMigrationsTable(tx);
     if ((await appliedMigrations(tx)).has(migration.version)) return false;
     try {

@@ -45,6 +45,7 @@ const STARTUP_OPTIONS = new Set([
 
 /** Each use of session state, and each connection of its own, that is meant: file and rule. */
 const DIRECT = [
+  'lib/db/advisory-locks.sql.ts: session lock',
   'lib/db/database.ts: connection',
   'lib/db/database.ts: startup option', // not sent where statements are not prepared
   'lib/db/instance-lock.ts: connection',
@@ -69,6 +70,7 @@ function findIn(file: string, source: string): string[] {
       found.push(...rulesBroken([node.head.text, ...node.templateSpans.map(({ literal }) => literal.text)].join('$')));
     }
     if (ts.isPropertyAssignment(node) && STARTUP_OPTIONS.has(node.name.getText())) found.push('startup option');
+    if (ts.isCallExpression(node) && node.expression.getText() === 'tryLockForSession') found.push('session lock');
     if (ts.isNewExpression(node) && /^pg\.(?:Client|Pool)$/.test(node.expression.getText())) found.push('connection');
     ts.forEachChild(node, visit);
   };
@@ -118,6 +120,7 @@ describe('the lint', () => {
     ['loaded library', `const text = "load 'auto_explain'";`],
     ['startup option', `const pool = { options: '-c jit=off' };`],
     ['startup option', `const pool = { statement_timeout: 5 };`],
+    ['session lock', 'const held = await tryLockForSession(db, key);'],
     ['connection', 'const client = new pg.Client({});'],
   ])('finds a planted %s in %s', (rule, source) => {
     expect(findIn('lib/worker/planted.ts', source)).toEqual([rule]);
