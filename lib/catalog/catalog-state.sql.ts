@@ -1,8 +1,6 @@
 import { lockForTransaction } from '../db/advisory-locks.sql.ts';
 import type { Db } from '../db/database.ts';
-
-/** Channel of the NOTIFY that follows every catalogue change; its payload is the new version. */
-export const CATALOG_CHANNEL = 'relay_catalog';
+import { CHANNELS } from '../queue/postgres.sql.ts';
 
 /** Waits for the catalogue lock and holds it to the end of the transaction: reference checks need one writer. */
 export function lockCatalog(tx: Db): Promise<void> {
@@ -10,7 +8,7 @@ export function lockCatalog(tx: Db): Promise<void> {
 }
 
 /**
- * Raises the version that every replica compares itself with, and notifies at commit. To be called once, last, in each
+ * Raises the version that every replica compares itself with, and notifies at commit, with the new version as payload. To be called once, last, in each
  * transaction that changed the catalogue, a credential or a revocation. Gives the new version.
  */
 export async function bumpCatalogVersion(tx: Db): Promise<number> {
@@ -18,7 +16,7 @@ export async function bumpCatalogVersion(tx: Db): Promise<number> {
     name: 'catalog_bump_version',
     text: `with bumped as (update catalog_state set version = version + 1 returning version)
            select version, pg_notify($1::text, version::text) from bumped`,
-    values: [CATALOG_CHANNEL],
+    values: [CHANNELS.catalog],
   });
   return result.rows[0]!.version;
 }

@@ -4,7 +4,7 @@ import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { tryLockForSession } from './advisory-locks.sql.ts';
-import type { Db } from './database.ts';
+import { sessionOf } from './database.ts';
 
 /** The former process of this instance may still be dying: its connection is closed within moments. */
 const PATIENCE_MS = 3000;
@@ -61,7 +61,7 @@ async function holdLock(dsn: string, key: string, log: Log): Promise<pg.Client |
   client.on('error', (error) => log.debug({ err: reasonOf(error) }, 'instance lock connection lost'));
   try {
     await client.connect();
-    const session: Db = { query: ({ text, values }) => client.query({ text, values: [...values] }) };
+    const session = sessionOf(client);
     const deadline = performance.now() + PATIENCE_MS;
     for (;;) {
       if (await tryLockForSession(session, key)) return client;

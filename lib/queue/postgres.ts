@@ -2,11 +2,10 @@ import pg from 'pg';
 import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Db } from '../db/database.ts';
-import { notifyWake } from './postgres.sql.ts';
+import { type Db, sessionOf } from '../db/database.ts';
+import { CHANNELS, listenToAll, notifyWake } from './postgres.sql.ts';
 import type { Wake, WakeQueue } from './queue.ts';
 
-const CHANNELS = { wake: 'relay_wake', catalog: 'relay_catalog', breakers: 'relay_breakers' } as const;
 const PROOF_EVERY_MS = 60_000;
 const PROOF_WITHIN_MS = 10_000;
 
@@ -69,14 +68,15 @@ export function createListener(options: ListenerOptions): Listener {
     });
     await client.connect();
     client.on('notification', receive);
-    for (const channel of Object.values(CHANNELS)) await client.query(`listen ${channel}`);
+    const session = sessionOf(client);
+    await listenToAll(session);
     connected = true;
     options.onReconnect();
     let alive = true;
     void lost.then(() => (alive = false));
     while (alive) {
       await Promise.race([lost, sleep(PROOF_EVERY_MS, stopping.signal)]);
-      if (alive && !stopping.signal.aborted && !(await provesItself(client, lost))) break;
+      if (alive && !stopping.signal.aborted && !(await provesItself(client, session, lost))) break;
     }
   };
 
@@ -106,7 +106,7 @@ export function createListener(options: ListenerOptions): Listener {
   };
 }
 
-async function provesItself(client: pg.Client, lost: Promise<void>): Promise<boolean> {
+async function provesItself(client: pg.Client, session: Db, lost: Promise<void>): Promise<boolean> {
   const proof = `proof:${process.pid}:${Math.random()}`;
   let timer: NodeJS.Timeout | undefined;
   const echoed = new Promise<boolean>((resolve) => {
@@ -119,7 +119,7 @@ async function provesItself(client: pg.Client, lost: Promise<void>): Promise<boo
     void lost.then(() => resolve(false));
     timer = setTimeout(() => resolve(false), PROOF_WITHIN_MS);
   });
-  client.query('select pg_notify($1, $2)', [CHANNELS.wake, proof]).catch(() => {});
+  notifyWake(session, proof).catch(() => {});
   const alive = await echoed;
   clearTimeout(timer);
   return alive;

@@ -27,7 +27,8 @@ const RULES: readonly [rule: string, pattern: RegExp][] = [
   ['session lock', sql(String.raw`\bpg_(?:try_)?advisory_(?:lock|unlock)(?:_shared|_all)?\b`)],
   ['temporary table', sql(String.raw`\bcreate\s+(?:global\s+|local\s+|or\s+replace\s+)*temp(?:orary)?\b|\bpg_temp\b`)],
   ['temporary table', sql(String.raw`\binto\s+temp(?:orary)?\s`)],
-  ['listen', sql(String.raw`${START}(?:un)?listen\s+[\w"$*]`)],
+  // One name and the end: with more words behind it is prose, as of a log.
+  ['listen', sql(String.raw`${START}(?:un)?listen\s+["\w$*]+\s*(?:;|$)`)],
   ['prepared statement', sql(String.raw`${START}(?:prepare\s+[\w"$]+\s*(?:\(|as\b)|deallocate\s)`)],
   ['held cursor', sql(String.raw`\bcursor\s+with\s+hold\b`)],
   ['loaded library', sql(String.raw`${START}load\s+'`)],
@@ -52,8 +53,8 @@ const DIRECT = [
   'lib/db/instance-lock.ts: session lock',
   'lib/postgres/owner.sql.ts: session lock',
   'lib/postgres/owner.ts: connection',
+  'lib/queue/postgres.sql.ts: listen',
   'lib/queue/postgres.ts: connection',
-  'lib/queue/postgres.ts: listen',
 ];
 
 function rulesBroken(text: string): string[] {
@@ -138,6 +139,7 @@ describe('the lint', () => {
     `const text = 'select pg_advisory_xact_lock($1::bigint)';`,
     `const text = 'update batches set state = 1 where id = $1::uuid';`,
     `const text = "select pg_notify('relay_wake', $1::text)";`,
+    `log.warn('listen connection lost, connecting again');`,
     `// set work_mem = 1; listen x`,
   ])('has nothing against %s', (source) => {
     expect(findIn('lib/worker/planted.ts', source)).toEqual([]);
