@@ -10,7 +10,6 @@ import { generateKey } from '../lib/auth/keys.ts';
 import { ConfigError } from '../lib/base/errors.ts';
 import type { Log } from '../lib/base/log.ts';
 import { type HttpServer, type ServeOptions, serve } from '../lib/http/node.ts';
-import type { BoundRoute } from '../lib/http/routes.ts';
 import { keyHealth } from '../lib/keypool/health.ts';
 
 /** A running server. */
@@ -38,63 +37,62 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
     env,
     log,
     listenUrl: () => listenUrl,
-    onWake: (self, wake) => void worker(self)(sqsEvent(wake)),
-    onMessages: (self, event) => worker(self)(event),
+    onWake: (target, wake) => void worker(target)(sqsEvent(wake)),
+    onMessages: (target, event) => worker(target)(event),
   });
   const servers: HttpServer[] = [];
-  const listen = async (
-    variable: 'RELAY_PORT' | 'RELAY_CONTROL_PORT',
-    port: number,
-    routes: BoundRoute[],
-    maxBodyBytes: number,
-    guard?: ServeOptions['guard'],
-  ) => {
-    const server = await serve({
-      host: config.host,
-      port,
-      routes,
-      maxBodyBytes,
-      guard,
-      log,
-      onRequest: ({ method, route, status, seconds }) =>
-        app.metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
-    }).catch((cause) => {
-      throw cause instanceof ConfigError ? new ConfigError(`${variable}: ${cause.message}`, { cause }) : cause;
-    });
-    servers.push(server);
-    return server.port;
-  };
   const stop = async () => {
     // New requests are refused at once; the worker's outcomes are flushed before the database goes.
     const closing = Promise.all(servers.map((server) => server.close(config.shutdownDeadlineMs + CLOSE_MS)));
     await app.stop(config.shutdownDeadlineMs, closing);
   };
   try {
-    const port = await listen(
-      'RELAY_PORT',
-      config.port,
-      [
-        ...inferenceRoutes(app),
-        ...(app.payloads.uploadLink === undefined ? receiveRoutes(app) : []),
-        ...usageRoutes(app),
-      ],
-      config.maxRequestBytes,
-    );
-    listenUrl = urlOf(config.host, port);
-    const controlPort =
-      config.controlPort === null
-        ? null
-        : await listen(
-            'RELAY_CONTROL_PORT',
-            config.controlPort,
-            controlRoutes(controlApp(app, env)),
-            CONTROL_BODY_BYTES,
-            controlGuard(app.adminToken),
-          );
-    return { app, port, controlPort, stop };
+    const inference = await listen(app, inferencePort(app));
+    servers.push(inference);
+    listenUrl = urlOf(config.host, inference.port);
+    const control = config.controlPort === null ? null : await listen(app, controlPort(app, config.controlPort, env));
+    if (control !== null) servers.push(control);
+    return { app, port: inference.port, controlPort: control?.port ?? null, stop };
   } catch (error) {
     await stop();
     throw error;
+  }
+}
+
+/** What one of the two ports serves. */
+interface Port extends Pick<ServeOptions, 'port' | 'routes' | 'maxBodyBytes' | 'guard'> {
+  /** Named in the error when it cannot be listened on. */
+  variable: 'RELAY_PORT' | 'RELAY_CONTROL_PORT';
+}
+
+function inferencePort(app: App): Port {
+  const { port, maxRequestBytes } = app.config;
+  const receive = app.payloads.uploadLink === undefined ? receiveRoutes(app) : [];
+  const routes = [...inferenceRoutes(app), ...receive, ...usageRoutes(app)];
+  return { variable: 'RELAY_PORT', port, routes, maxBodyBytes: maxRequestBytes };
+}
+
+function controlPort(app: App, port: number, env: NodeJS.ProcessEnv): Port {
+  return {
+    variable: 'RELAY_CONTROL_PORT',
+    port,
+    routes: controlRoutes(controlApp(app, env)),
+    maxBodyBytes: CONTROL_BODY_BYTES,
+    guard: controlGuard(app.adminToken),
+  };
+}
+
+async function listen({ config, log, metrics }: App, { variable, ...port }: Port): Promise<HttpServer> {
+  try {
+    return await serve({
+      ...port,
+      host: config.host,
+      log,
+      onRequest: ({ method, route, status, seconds }) =>
+        metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
+    });
+  } catch (cause) {
+    throw cause instanceof ConfigError ? new ConfigError(`${variable}: ${cause.message}`, { cause }) : cause;
   }
 }
 

@@ -12,8 +12,8 @@ const HEAD = `# Configuration
 
 <!-- Generated from lib/app/config.ts by \`npm run docs\`. Edit that file, not this one. -->
 
-Everything is read from the environment and checked at start; a bad value stops the start with one sentence that names
-it. An empty value counts as unset.
+The service reads all settings from the environment and checks them at start. A bad value stops the start with one sentence
+that names the variable. An empty value counts as unset.
 
 | Name | Unit | Default | Range | What it does |
 |---|---|---|---|---|

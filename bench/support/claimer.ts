@@ -21,6 +21,7 @@ export function openClaims(bed: Bed, { dsn }: BenchDatabase): Claims {
   bed.defer(() => db.close());
   const claimer = createClaimer({
     db,
+    log: createLog('silent'),
     instance: 'bench',
     random: Math.random,
     refreshCatalog: async () => {},

@@ -35,6 +35,8 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const run = async () => ({
     statusCode: 200,
     headers: { 'content-type': 'application/json' },
+    length: null,
+    object: null,
     stream: store.stream(ref, 0, await store.size(ref)),
   });
   const { port } = await serve({

@@ -4,7 +4,7 @@ import { isDatabaseAway } from '../db/errors.ts';
 import { StorageFull } from '../payloads/payload-store.ts';
 import { isStoreAway } from '../payloads/store-away.ts';
 import { errorBody } from './error-form.ts';
-import type { ApiResult } from './event.ts';
+import type { BodyResult } from './event.ts';
 
 /** Seconds in the Retry-After of a 503: about as long as a restart of Postgres or of a replica takes. */
 const RETRY_AFTER_SECONDS = '5';
@@ -12,12 +12,12 @@ const RETRY_AFTER_SECONDS = '5';
 const JSON_HEADERS = { 'content-type': 'application/json' };
 
 /** A JSON answer from text that is already JSON. */
-export function jsonText(statusCode: number, body: string, headers: Record<string, string> = {}): ApiResult {
+export function jsonText(statusCode: number, body: string, headers: Record<string, string> = {}): BodyResult {
   return { statusCode, headers: { ...JSON_HEADERS, ...headers }, body };
 }
 
 /** A JSON answer. */
-export function json(statusCode: number, value: unknown, headers: Record<string, string> = {}): ApiResult {
+export function json(statusCode: number, value: unknown, headers: Record<string, string> = {}): BodyResult {
   return jsonText(statusCode, JSON.stringify(value), headers);
 }
 
@@ -26,7 +26,7 @@ export function json(statusCode: number, value: unknown, headers: Record<string,
  * the log has it, under the request id. The path decides about the form. A database or a store that is away and a full
  * store are 503 with Retry-After, not 500.
  */
-export function renderError(error: unknown, requestId: string, log: Log, path: string): ApiResult {
+export function renderError(error: unknown, requestId: string, log: Log, path: string): BodyResult {
   const known = asApiError(error);
   if (known.status >= 500) {
     const level = known.code === 'internal' ? 'error' : 'warn';

@@ -2,9 +2,9 @@ import { realpath } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import type pg from 'pg';
-import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 import { postgresAccount } from './account.ts';
 import { findBinaries } from './binaries.ts';
 import { bringUp } from './bring-up.ts';
@@ -24,7 +24,8 @@ import {
 const FAST_SHUTDOWN_MS = 60_000;
 /** A path of a socket has at most 103 bytes on macOS and 107 on Linux. */
 const MAX_SOCKET_PATH = 103;
-const MAX_BACKOFF_MS = 5_000;
+const RETRY_MIN_MS = 100;
+const RETRY_MAX_MS = 5000;
 
 export interface EmbeddedOptions {
   dataDir: string;
@@ -93,17 +94,15 @@ async function supervise(
     return client;
   };
   const reconnect = async () => {
-    for (let backoffMs = 100; !signal.aborted; backoffMs = Math.min(backoffMs * 2, MAX_BACKOFF_MS)) {
-      try {
-        current = watch(await connect(signal));
-        log.info('embedded postgres is back');
-        return;
-      } catch (error) {
-        if (signal.aborted) return;
-        log.error({ err: reasonOf(error) }, 'embedded postgres is away');
-        await sleep(backoffMs, signal);
-      }
-    }
+    const connected = await retryUntil(() => connect(signal), {
+      min: RETRY_MIN_MS,
+      max: RETRY_MAX_MS,
+      signal,
+      onFirst: (error) => log.error({ err: reasonOf(error) }, 'embedded postgres is away'),
+    });
+    if (connected.aborted) return;
+    current = watch(connected.value);
+    log.info('embedded postgres is back');
   };
 
   let current = watch(await connect(signal));

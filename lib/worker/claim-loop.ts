@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import type { Holdings } from './holdings.ts';
@@ -57,6 +58,7 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
   let dueTimer: NodeJS.Timeout | null = null;
   let dueAt = 0;
   let nextDue: number | null = null;
+  let failing: 'warn' | 'error' | null = null;
 
   const claim = async (): Promise<void> => {
     if (claiming) return;
@@ -73,6 +75,7 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
         }
         const mine = holdings.term();
         const { items, more, nextDueMs } = await deps.claimer.claim(deps.workerId(), want);
+        failing = null;
         if (holdings.term() !== mine) {
           unsure = true;
           continue;
@@ -88,13 +91,20 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
       // given up may even be carried out later, so that is looked at again for a while.
       unsure = true;
       doubtEnds = clock.monotonic() + DOUBT_MS;
-      deps.log.warn({ err: reasonOf(error) }, 'claim failed');
+      logFailure(error);
       wakeIn(RETRY_MS);
     } finally {
       claiming = false;
       holdings.prune();
       deps.onPause();
     }
+  };
+
+  /** Claims go on failing twice a second: one line says that the database is away, another that something is wrong. */
+  const logFailure = (error: unknown) => {
+    const level = isDatabaseAway(error) ? 'warn' : 'error';
+    if (failing !== level) deps.log[level]({ err: reasonOf(error) }, 'claim failed');
+    failing = level;
   };
 
   const wake = () => {

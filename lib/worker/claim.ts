@@ -1,5 +1,9 @@
 import { sleep } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 import type { Db } from '../db/database.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import type { BatchContext, ClaimedItem } from '../model/batch.ts';
 import { claimItems, readContexts, readOpenWork, releaseUnheld } from './claim.sql.ts';
 import { planClaim } from './fair.ts';
@@ -7,6 +11,9 @@ import { planClaim } from './fair.ts';
 const MAX_CONTEXTS = 10_000;
 /** Pause before trying again when another replica held every batch that was wanted. */
 const CONTENTION_MS = 5;
+/** Pauses while the database is away. */
+const RETRY_MIN_MS = 50;
+const RETRY_MAX_MS = 1000;
 
 export interface Claimer {
   /**
@@ -20,6 +27,7 @@ export interface Claimer {
 
 export interface ClaimerDeps {
   db: Db;
+  log: Log;
   instance: string;
   random(): number;
   /** Loads a catalogue newer than the one in memory before an item that was claimed under it starts. */
@@ -36,16 +44,16 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
     const missing = [...ids].filter((id) => !contexts.has(id));
     if (missing.length === 0) return;
     if (contexts.size > MAX_CONTEXTS) contexts = new Map();
-    // The items are claimed already: without their contexts they would be held by nobody, so this waits for the database.
-    for (let failures = 0; ; failures++) {
-      try {
-        const rows = await readContexts(deps.db, [...(contexts.size === 0 ? ids : missing)]);
-        for (const context of rows) contexts.set(context.id, context);
-        return;
-      } catch {
-        await sleep(Math.min(1000, 50 * 2 ** failures));
-      }
-    }
+    const wanted = [...(contexts.size === 0 ? ids : missing)];
+    // The items are claimed already, and without their contexts nobody can run them, so this waits for the database. An
+    // error that waiting cannot mend is thrown: the claim loop logs it and releases the items.
+    const read = await retryUntil(() => readContexts(deps.db, wanted), {
+      min: RETRY_MIN_MS,
+      max: RETRY_MAX_MS,
+      mends: isDatabaseAway,
+      onFirst: (error) => deps.log.warn({ err: reasonOf(error) }, 'claim waits for the database'),
+    });
+    if (!read.aborted) for (const context of read.value) contexts.set(context.id, context);
   };
 
   return {

@@ -1,6 +1,7 @@
-import { type Clock, sleep } from '../base/clock.ts';
+import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 import type { Database } from '../db/database.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import { reserve } from '../limits/reserve.ts';
@@ -67,6 +68,9 @@ export interface Worker {
 /** What is known of breakers is at most this old while items run. */
 const BREAKERS_EVERY_MS = 1000;
 const REFUND_WINDOW_MS = 5;
+/** Pauses while the database is away. */
+const RETRY_MIN_MS = 50;
+const RETRY_MAX_MS = 1000;
 /** A concurrency row counts for no longer than this beyond an item's time limit, whatever becomes of its worker. */
 const HOLD_MARGIN_S = 60;
 
@@ -154,18 +158,17 @@ export function createWorker(deps: WorkerDeps): Worker {
   const begin = async () => {
     if (beginning) return;
     beginning = true;
-    for (let failures = 0; !stopping.signal.aborted; failures++) {
-      try {
-        const workerId = lease.id();
-        if (workerId !== null) {
-          await deps.onFirstLease(workerId);
-          break;
-        }
-      } catch (error) {
-        log.warn({ err: reasonOf(error) }, 'start of the worker waits for the database');
-      }
-      await sleep(Math.min(1000, 50 * 2 ** failures), stopping.signal);
-    }
+    const takeBack = async () => {
+      const workerId = lease.id();
+      if (workerId === null) throw new Error('no lease stands');
+      await deps.onFirstLease(workerId);
+    };
+    await retryUntil(takeBack, {
+      min: RETRY_MIN_MS,
+      max: RETRY_MAX_MS,
+      signal: stopping.signal,
+      onFirst: (error) => log.warn({ err: reasonOf(error) }, 'start of the worker waits for the database'),
+    });
     ready = true;
     markStarted();
     engine.wake();
@@ -192,6 +195,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     neverTwice: deps.onWorkerLoss === 'discard',
     claimer: createClaimer({
       db,
+      log,
       instance,
       random: Math.random,
       refreshCatalog: deps.refreshCatalog,

@@ -10,8 +10,8 @@ import { inferenceRoutes } from '../../handlers/inference.ts';
 import { loadConfig } from '../../lib/app/config.ts';
 import type { App } from '../../lib/app/container.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
-import { plaintextOf } from '../unit/auth-catalog.ts';
-import { type Answer, asEvent, type Call, overHttp, type Way } from './native-api.ts';
+import { plaintextOf } from './auth-catalog.ts';
+import { type Answer, asEvent, type Call, onLambda, overHttp, type Way } from './native-api.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
 import { startUpstream, type TestUpstream } from './upstream.ts';
 
@@ -232,7 +232,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   const { app } = server;
   await app.ready;
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(inferenceRoutes(lambda(app)));
+  const find = createMatcher(onLambda(inferenceRoutes(app), app));
 
   const sql = async (text: string, values: unknown[] = []) => {
     const name = `test_${createHash('md5').update(text).digest('hex')}`;
@@ -293,11 +293,6 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     },
   };
   return service;
-}
-
-/** On Lambda nothing is streamed. Getters stay alive: they are read off the prototype. */
-function lambda(app: App): App {
-  return Object.create(app, { streaming: { value: false } }) as App;
 }
 
 function bytesOf(item: string | Buffer | object): Buffer {

@@ -21,11 +21,10 @@ import { startPlatform } from '../../support/lambda.ts';
 import { hasDocker, startLocalStack } from '../../support/localstack.ts';
 import type { Setup } from '../../support/native-cases.ts';
 import { createTestDatabase } from '../../support/postgres.ts';
+import { ROOT } from '../../support/root.ts';
 import { SERVICE_CATALOG, SERVICE_SECRETS, startService } from '../../support/service.ts';
 import { startUpstream } from '../../support/upstream.ts';
 import { eventually } from './calls.ts';
-
-const ROOT = join(import.meta.dirname, '../../..');
 
 /** A whole service, however it is deployed, with a way behind the scenes. */
 export interface Deployment extends Setup {
