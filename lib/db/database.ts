@@ -2,6 +2,7 @@ import pg from 'pg';
 import type { Log } from '../base/log.ts';
 import { isConnectionError, isDatabaseAway, isRetryable } from './errors.ts';
 import { NO_LIMIT_MS, type SilenceWatch, STATEMENT_LIMIT_MS, watchSilence } from './silence.ts';
+import { ALLOW_SEQSCAN, TRANSACTION } from './transaction.sql.ts';
 
 // bigint and numeric columns come back as numbers: every int8 of this schema that is read so stays below 2^53.
 // Money is read with an explicit ::text cast instead.
@@ -99,10 +100,9 @@ export function createDb(options: DbOptions): Database {
   return {
     query(statement) {
       if (!statement.analytic) return watched(() => run.query(statement));
-      const allowSeqscan = { name: 'allow_seqscan', text: 'set local enable_seqscan = on', values: [] };
       return watched(() =>
         once({ pool, on, silence, excused: true }, async (tx) => {
-          if (options.prepared) await tx.query(allowSeqscan);
+          if (options.prepared) await tx.query(ALLOW_SEQSCAN);
           return tx.query(statement);
         }),
       );
@@ -128,18 +128,26 @@ interface Session {
   excused: boolean;
 }
 
+/**
+ * A client of its own as a Db, for statements that belong to a session: locks and LISTEN. Names are dropped, because each runs
+ * once.
+ */
+export function sessionOf(client: pg.Client): Db {
+  return { query: ({ text, values }) => client.query({ text, values: [...values] }) };
+}
+
 async function once<T>({ pool, on, silence, excused }: Session, work: (tx: Db) => Promise<T>): Promise<T> {
   const client = await pool.connect();
   if (excused) silence.excuse(client, true);
   let broken: Error | undefined;
   try {
-    await client.query('begin');
+    await client.query(TRANSACTION.begin);
     const result = await work(on(client));
-    await client.query('commit');
+    await client.query(TRANSACTION.commit);
     return result;
   } catch (error) {
     broken = isConnectionError(error) ? (error as Error) : undefined;
-    if (!broken) await client.query('rollback').catch((failure: Error) => (broken = failure));
+    if (!broken) await client.query(TRANSACTION.rollback).catch((failure: Error) => (broken = failure));
     throw error;
   } finally {
     silence.excuse(client, false);

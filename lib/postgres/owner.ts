@@ -1,7 +1,7 @@
 import pg from 'pg';
 import { sleep } from '../base/clock.ts';
 import { ConfigError } from '../base/errors.ts';
-import type { Db } from '../db/database.ts';
+import { sessionOf } from '../db/database.ts';
 import { CANNOT_CONNECT_NOW, INVALID_PASSWORD, sqlState } from '../db/errors.ts';
 import { ensureDatabase, ownerLockHolder, tryOwnerLock } from './owner.sql.ts';
 import { isAlive } from './postmaster.ts';
@@ -51,7 +51,7 @@ export async function connectOwner(dsn: string): Promise<Attempt> {
  * exists; gives true. Throws ConfigError `data dir in use by pid N` when another server is.
  */
 export async function becomeOwner(client: pg.Client): Promise<true> {
-  const session: Db = { query: (s) => client.query({ text: s.text, values: s.values as unknown[] }) };
+  const session = sessionOf(client);
   const deadline = performance.now() + STALE_LOCK_MS;
   while (!(await tryOwnerLock(session))) {
     const holder = await ownerLockHolder(session);
