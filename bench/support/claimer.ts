@@ -1,6 +1,7 @@
 import { createLog } from '../../lib/base/log.ts';
 import { createDb, type Database } from '../../lib/db/database.ts';
 import { createClaimer } from '../../lib/worker/claim.ts';
+import { beginTenure } from '../../lib/worker/lease/tenure.ts';
 import type { Bed, BenchDatabase } from './bed.ts';
 
 /** Items that one claim takes: as many as there are slots. */
@@ -31,7 +32,7 @@ export function openClaims(bed: Bed, { dsn }: BenchDatabase): Claims {
   return {
     db,
     async claim(workerId) {
-      const { items } = await claimer.claim(workerId, CLAIM);
+      const { items } = await claimer.claim(beginTenure(workerId).tenure, CLAIM);
       if (items.length !== CLAIM) throw new Error(`claimed ${items.length} items instead of ${CLAIM}`);
       return items;
     },

@@ -7,6 +7,7 @@ import type { FinalItem, GroupCommit } from './commit.ts';
 import { createHoldings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
+import type { Tenure } from './lease/tenure.ts';
 import type { Loaded } from './load.ts';
 import type { Releases } from './releases.ts';
 import type { Waiting } from './slot-queue.ts';
@@ -26,7 +27,6 @@ export interface EngineDeps<Ready extends Waiting> {
   mayClaim(): boolean;
   /** The lease is not so old that others may have the items by now. */
   mayRun(): boolean;
-  workerId(): string;
   /** RELAY_BATCH_ON_WORKER_LOSS=discard: a call that we cut off ourselves is not made again. */
   neverTwice: boolean;
   claimer: Claimer;
@@ -42,6 +42,8 @@ export interface EngineDeps<Ready extends Waiting> {
 }
 
 export interface Engine {
+  /** Items may be claimed in this tenure. When it ends, everything of it is aborted and forgotten. */
+  begin(tenure: Tenure): void;
   /** There may be work: claim if there is room. */
   wake(): void;
   /** The same, after `ms` milliseconds; a sooner one that is due already stays. */
@@ -55,8 +57,6 @@ export interface Engine {
   heldBatches(): string[];
   /** Aborts all running calls; their items are released as soon as that can be recorded. */
   abortAll(): void;
-  /** The lease was lost: aborts everything and forgets it. */
-  dropAll(): void;
   /** Gives back items that have waited too long for a slot, and what a lost claim took; called with every beat. */
   tidy(): void;
   running(): number;
@@ -82,8 +82,8 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   const idle: (() => void)[] = [];
 
   const record = (item: ClaimedItem, outcome: Outcome) => {
-    if (outcome.kind === 'final') commits.add({ item, outcome });
-    else if (outcome.kind === 'released') releases.add(item, outcome);
+    if (outcome.kind === 'final') commits.add(holdings.tenure(), { item, outcome });
+    else if (outcome.kind === 'released') releases.add(holdings.tenure(), item, outcome);
     else holdings.remove(item);
   };
 
@@ -121,7 +121,6 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     log,
     claimer: deps.claimer,
     holdings,
-    workerId: deps.workerId,
     room,
     take(items) {
       intake.add(items);
@@ -160,7 +159,19 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     },
   });
 
+  const dropAll = () => {
+    holdings.clear();
+    slots.drop();
+    intake.clear();
+    claims.forget();
+    checkQuiet();
+  };
+
   return {
+    begin(tenure) {
+      holdings.begin(tenure);
+      tenure.signal.addEventListener('abort', dropAll, { once: true });
+    },
     wake: claims.wake,
     wakeIn: claims.wakeIn,
     cancelBatch(batchId) {
@@ -181,13 +192,6 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     },
     heldBatches: () => [...holdings.byBatch().keys()],
     abortAll: () => slots.abort('stopped'),
-    dropAll() {
-      holdings.clear();
-      slots.drop();
-      intake.clear();
-      claims.forget();
-      checkQuiet();
-    },
     tidy() {
       if (slots.giveBackLate()) intake.giveBack();
       claims.doubt();

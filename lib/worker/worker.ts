@@ -106,8 +106,8 @@ export function createWorker(deps: WorkerDeps): Worker {
     observe: deps.observe.flush,
     onDropped: letGo,
     onBlocked: (state) => {
-      if (blocked && !state) engine.wake();
       blocked = state;
+      if (!blocked) engine.wake();
     },
     onCommitted(items, finished) {
       countFinal(deps, items);
@@ -142,14 +142,8 @@ export function createWorker(deps: WorkerDeps): Worker {
       deps.onHeartbeat(heartbeat);
     },
     onSilent: () => engine.abortAll(),
-    onLost() {
-      commits.drop();
-      releases.drop();
-      engine.dropAll();
-    },
-    onReady(workerId) {
-      commits.useWorker(workerId);
-      releases.useWorker(workerId);
+    onTenure(tenure) {
+      engine.begin(tenure);
       if (ready) engine.wake();
       else void begin();
     },
@@ -191,7 +185,6 @@ export function createWorker(deps: WorkerDeps): Worker {
     concurrency: deps.concurrency,
     mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
     mayRun: lease.stands,
-    workerId: () => lease.id()!,
     neverTwice: deps.onWorkerLoss === 'discard',
     claimer: createClaimer({
       db,

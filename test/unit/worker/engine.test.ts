@@ -4,6 +4,7 @@ import { createLog } from '../../../lib/base/log.ts';
 import type { BatchContext, ClaimedItem } from '../../../lib/model/batch.ts';
 import { createEngine, type Engine } from '../../../lib/worker/engine.ts';
 import { type Outcome, refused, released } from '../../../lib/worker/item/outcome.ts';
+import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
 import type { Waiting } from '../../../lib/worker/slot-queue.ts';
 
 type Final = Extract<Outcome, { kind: 'final' }>;
@@ -27,6 +28,7 @@ function item(batchId: string, idx: number, more: Partial<ClaimedItem> & { owner
 
 /** An engine over claims, runs and records that the test answers itself. */
 function harness(concurrency = 1) {
+  const claimedIn: string[] = [];
   const claims: ((items: ClaimedItem[] | Error) => void)[] = [];
   const runs: { item: ClaimedItem; signal: AbortSignal; end(outcome: Outcome | Error): void }[] = [];
   const finals: { item: ClaimedItem; outcome: Final }[] = [];
@@ -39,15 +41,15 @@ function harness(concurrency = 1) {
     concurrency,
     mayClaim: () => lease.claims,
     mayRun: () => lease.stands,
-    workerId: () => 'w',
     neverTwice: false,
     claimer: {
-      claim: () =>
-        new Promise((resolve, reject) =>
+      claim: (tenure) =>
+        new Promise((resolve, reject) => {
+          claimedIn.push(tenure.workerId);
           claims.push((items) =>
             items instanceof Error ? reject(items) : resolve({ items, more: false, nextDueMs: null }),
-          ),
-        ),
+          );
+        }),
       releaseUnheld: async () => {},
     },
     load: async (items) => items.map((one) => ({ item: one, body: Buffer.from('{}') })),
@@ -61,22 +63,28 @@ function harness(concurrency = 1) {
       forget: () => {},
     },
     commits: {
-      add: (one) => void finals.push(one),
+      add: (_, one) => void finals.push(one),
       full: () => false,
       flush: async () => engine.settled(finals),
-      drop: () => {},
-      useWorker: () => {},
       size: () => 0,
     },
     releases: {
-      add: (one, outcome) => void givenBack.push({ item: one, outcome }),
+      add: (_, one, outcome) => void givenBack.push({ item: one, outcome }),
       full: () => false,
       flush: async () => engine.letGo(givenBack.map((one) => one.item)),
-      drop: () => {},
-      useWorker: () => {},
     },
   });
-  return { engine, claims, runs, finals, givenBack, abandoned, lease };
+  const begin = (workerId: string) => {
+    const { tenure, end } = beginTenure(workerId);
+    engine.begin(tenure);
+    return end;
+  };
+  let end = begin('first');
+  const loseLease = () => {
+    end();
+    end = begin('second');
+  };
+  return { engine, claims, claimedIn, runs, finals, givenBack, abandoned, lease, loseLease };
 }
 
 /** Lets everything that is ready to go on go on. */
@@ -136,11 +144,11 @@ test('no item starts once the lease is too old, and those that wait are given ba
 });
 
 test('a lost lease forgets what runs: it counts against its owner no more', async () => {
-  const { engine, claims, runs } = harness();
+  const { engine, claims, runs, loseLease } = harness();
   engine.wake();
   claims[0]!([item('a', 0, { owner: 'ann' }), item('a', 1, { owner: 'ann' })]);
   await turn();
-  engine.dropAll();
+  loseLease();
   expect(runs[0]!.signal.aborted).toBe(true);
   expect([engine.running(), engine.waiting(), engine.heldBatches()]).toEqual([0, 0, []]);
   engine.wake();
@@ -151,6 +159,27 @@ test('a lost lease forgets what runs: it counts against its owner no more', asyn
   runs[0]!.end(released(runs[0]!.item, 0));
   await turn();
   expect(engine.running()).toBe(1);
+});
+
+test('a claim that was under way when the lease was lost brings nothing into the next tenure', async () => {
+  const { engine, claims, claimedIn, runs, loseLease } = harness();
+  engine.wake();
+  loseLease();
+  claims[0]!([item('b', 0)]);
+  await turn();
+  expect([runs.length, engine.heldBatches(), claimedIn]).toEqual([0, [], ['first', 'second']]);
+  claims[1]!([item('b', 0, { claimNo: 2 })]);
+  await turn();
+  expect(runs.map((run) => run.item.claimNo)).toEqual([2]);
+});
+
+test('a claim without an answer is of no concern to the next tenure', async () => {
+  const { engine, claims, loseLease } = harness();
+  engine.wake();
+  loseLease();
+  claims[0]!(new Error('connection lost'));
+  await turn();
+  expect(await engine.stop(0)).toBe(true);
 });
 
 test('a cancel ends waiting items at once and running ones when they let go; a complete answer wins', async () => {
