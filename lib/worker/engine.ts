@@ -1,10 +1,11 @@
+import { EventEmitter } from 'node:events';
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import { createClaimLoop } from './claim-loop.ts';
 import type { FinalItem, GroupCommit } from './commit.ts';
-import { createHoldings } from './holdings.ts';
+import type { Holdings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
 import type { Tenure } from './lease/tenure.ts';
@@ -29,6 +30,7 @@ export interface EngineDeps<Ready extends Waiting> {
   mayRun(): boolean;
   /** RELAY_BATCH_ON_WORKER_LOSS=discard: a call that we cut off ourselves is not made again. */
   neverTwice: boolean;
+  holdings: Holdings;
   claimer: Claimer;
   load(items: readonly ClaimedItem[]): Promise<Loaded[]>;
   runner: ItemRunner<Ready>;
@@ -54,7 +56,6 @@ export interface Engine {
   settled(items: readonly FinalItem[]): void;
   /** Released items are recorded; they are held no longer. */
   letGo(items: readonly ClaimedItem[]): void;
-  heldBatches(): string[];
   /** Aborts all running calls; their items are released as soon as that can be recorded. */
   abortAll(): void;
   /** Gives back items that have waited too long for a slot, and what a lost claim took; called with every beat. */
@@ -68,16 +69,29 @@ export interface Engine {
   stop(deadlineMs: number): Promise<boolean>;
 }
 
+/** What the parts of an engine tell those before them. */
+interface EngineEvents {
+  /** A slot is free. */
+  free: [];
+  /** Items are prepared: slots may be filled. */
+  prepared: [];
+  /** No chunk is being read any more. */
+  read: [];
+  /** No claim is under way any more. */
+  claimed: [];
+}
+
 /**
  * The way of an item through one worker:
  *
  *     claim loop -> intake (load, prepare) -> slots (ready, run) -> group commit | release
  *
- * Everything before the slot is done for many items at once; a slot is free as soon as the answer is in memory.
+ * Everything before the slot is done for many items at once; a slot is free as soon as the answer is in memory. The parts
+ * are made from the end of this way to its beginning, each of those behind it; what goes against it goes through events.
  */
 export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): Engine {
-  const { clock, log, commits, releases, runner } = deps;
-  const holdings = createHoldings();
+  const { clock, log, holdings, commits, releases, runner } = deps;
+  const events = new EventEmitter<EngineEvents>();
   let stopping = false;
   const idle: (() => void)[] = [];
 
@@ -87,6 +101,29 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     else holdings.remove(item);
   };
 
+  const slots = createSlots<Ready>({
+    clock,
+    log,
+    concurrency: deps.concurrency,
+    neverTwice: deps.neverTwice,
+    holdings,
+    runner,
+    // Answers that cannot be recorded pile up in memory: no new calls until there is room (`settled` goes on).
+    mayStart: () => !commits.full(),
+    record,
+    onFree: () => events.emit('free'),
+  });
+  const intake = createIntake<Ready>({
+    log,
+    holdings,
+    load: deps.load,
+    runner,
+    hasRoom: () => slots.waiting() === 0 || slots.waitingBytes() < READ_AHEAD_BYTES,
+    add: slots.add,
+    record,
+    onPrepared: () => events.emit('prepared'),
+    onPause: () => events.emit('read'),
+  });
   const room = (woken: boolean): number => {
     if (stopping || !deps.mayClaim() || commits.full() || releases.full()) return 0;
     const waiting = slots.waiting() + intake.size();
@@ -96,26 +133,6 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     // Claims of a handful cost as much as large ones: refill when half of what is ahead is used up.
     return woken || waiting <= ahead >> 2 ? want : 0;
   };
-
-  const fill = () => {
-    if (stopping || !deps.mayRun()) {
-      intake.giveBack();
-      return slots.giveBack();
-    }
-    slots.fill();
-    intake.go();
-    if (room(false) > 0) claims.refill();
-  };
-
-  const isQuiet = () => slots.running() === 0 && !claims.claiming() && !intake.busy();
-  const checkQuiet = () => {
-    if (stopping && isQuiet()) for (const resolve of idle.splice(0)) resolve();
-  };
-  const checkRest = () => {
-    if (!deps.onRest || stopping || holdings.byBatch().size > 0 || claims.claiming() || claims.unsure()) return;
-    deps.onRest(claims.nextDueMs());
-  };
-
   const claims = createClaimLoop({
     clock,
     log,
@@ -127,37 +144,29 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       if (stopping) intake.giveBack();
       else if (items.length > 0) intake.go();
     },
-    onPause() {
-      checkQuiet();
-      checkRest();
-    },
+    onPause: () => events.emit('claimed'),
   });
-  const intake = createIntake<Ready>({
-    log,
-    holdings,
-    load: deps.load,
-    runner,
-    hasRoom: () => slots.waiting() === 0 || slots.waitingBytes() < READ_AHEAD_BYTES,
-    add: (ready) => slots.add(ready),
-    record,
-    onPrepared: fill,
-    onPause: checkQuiet,
-  });
-  const slots = createSlots<Ready>({
-    clock,
-    log,
-    concurrency: deps.concurrency,
-    neverTwice: deps.neverTwice,
-    holdings,
-    runner,
-    // Answers that cannot be recorded pile up in memory: no new calls until there is room (`settled` goes on).
-    mayStart: () => !commits.full(),
-    record,
-    onFree() {
-      fill();
-      checkQuiet();
-    },
-  });
+
+  const fill = () => {
+    if (stopping || !deps.mayRun()) {
+      intake.giveBack();
+      return slots.giveBack();
+    }
+    slots.fill();
+    intake.go();
+    if (room(false) > 0) claims.refill();
+  };
+  const isQuiet = () => slots.running() === 0 && !claims.claiming() && !intake.busy();
+  const checkQuiet = () => {
+    if (stopping && isQuiet()) for (const resolve of idle.splice(0)) resolve();
+  };
+  const checkRest = () => {
+    if (!deps.onRest || stopping || holdings.byBatch().size > 0 || claims.claiming() || claims.unsure()) return;
+    deps.onRest(claims.nextDueMs());
+  };
+  for (const event of ['free', 'prepared'] as const) events.on(event, fill);
+  for (const event of ['free', 'read', 'claimed'] as const) events.on(event, checkQuiet);
+  events.on('claimed', checkRest);
 
   const dropAll = () => {
     holdings.clear();
@@ -190,7 +199,6 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       for (const item of items) holdings.remove(item);
       if (deps.onRest) claims.refill(); // to learn when they are due
     },
-    heldBatches: () => [...holdings.byBatch().keys()],
     abortAll: () => slots.abort('stopped'),
     tidy() {
       if (slots.giveBackLate()) intake.giveBack();

@@ -10,6 +10,8 @@ export interface Holdings {
   remove(item: ClaimedItem): void;
   /** The indexes held, by batch; without batches of which nothing is held. */
   byBatch(): ReadonlyMap<string, ReadonlySet<number>>;
+  /** The batches of which something is held. */
+  batchIds(): string[];
   /** The batch was cancelled: remembered while any of its items is held. */
   cancel(batchId: string): void;
   isCancelled(batchId: string): boolean;
@@ -42,6 +44,7 @@ export function createHoldings(): Holdings {
       cancelled.delete(batch.id);
     },
     byBatch: () => held,
+    batchIds: () => [...held.keys()],
     cancel: (batchId) => void cancelled.add(batchId),
     isCancelled: (batchId) => cancelled.has(batchId),
     prune() {

@@ -29,6 +29,8 @@ export interface LeaseDeps {
 }
 
 export interface Lease {
+  /** Begins to take a lease and to renew it. Until then nothing is sent, and nobody is told anything. */
+  start(): void;
   /** The present worker id; null while no lease stands. */
   id(): string | null;
   /** The present tenure; one that has ended while no lease stands. */
@@ -111,10 +113,13 @@ export function createLease(deps: LeaseDeps): Lease {
       void heartbeatNow();
   };
 
-  const timer = setInterval(tick, TICK_MS);
-  void heartbeatNow();
+  let timer: NodeJS.Timeout | undefined;
 
   return {
+    start() {
+      timer = setInterval(tick, TICK_MS);
+      void heartbeatNow();
+    },
     id: () => (isHeld(tenure) ? tenure.workerId : null),
     tenure: () => tenure,
     healthy: () => isHeld(tenure) && deps.clock.monotonic() - lastHeartbeat < STOP_CLAIMING_MS,

@@ -52,6 +52,7 @@ function start(held: string[] = [], away = false) {
     },
   });
   leases.push(lease);
+  lease.start();
   const until = (what: string) =>
     new Promise<void>((resolve) => {
       const look = () => {

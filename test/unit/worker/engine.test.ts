@@ -3,6 +3,7 @@ import { systemClock } from '../../../lib/base/clock.ts';
 import { createLog } from '../../../lib/base/log.ts';
 import type { BatchContext, ClaimedItem } from '../../../lib/model/batch.ts';
 import { createEngine, type Engine } from '../../../lib/worker/engine.ts';
+import { createHoldings } from '../../../lib/worker/holdings.ts';
 import { type Outcome, refused, released } from '../../../lib/worker/item/outcome.ts';
 import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
 import type { Waiting } from '../../../lib/worker/slot-queue.ts';
@@ -35,6 +36,7 @@ function harness(concurrency = 1) {
   const givenBack: { item: ClaimedItem; outcome: Outcome }[] = [];
   const abandoned: ClaimedItem[] = [];
   const lease = { claims: true, stands: true };
+  const holdings = createHoldings();
   const engine: Engine = createEngine<Waiting>({
     clock: systemClock,
     log: createLog('silent'),
@@ -42,6 +44,7 @@ function harness(concurrency = 1) {
     mayClaim: () => lease.claims,
     mayRun: () => lease.stands,
     neverTwice: false,
+    holdings,
     claimer: {
       claim: (tenure) =>
         new Promise((resolve, reject) => {
@@ -84,14 +87,14 @@ function harness(concurrency = 1) {
     end();
     end = begin('second');
   };
-  return { engine, claims, claimedIn, runs, finals, givenBack, abandoned, lease, loseLease };
+  return { engine, holdings, claims, claimedIn, runs, finals, givenBack, abandoned, lease, loseLease };
 }
 
 /** Lets everything that is ready to go on go on. */
 const turn = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
 
 test('a stop waits for the claim under way and gives its items back before it says that nothing is held', async () => {
-  const { engine, claims, givenBack, runs } = harness();
+  const { engine, holdings, claims, givenBack, runs } = harness();
   engine.wake();
   const stopped = engine.stop(1000);
   let over = false;
@@ -102,7 +105,7 @@ test('a stop waits for the claim under way and gives its items back before it sa
   expect(await stopped).toBe(true);
   expect(givenBack.map((one) => one.item.idx)).toEqual([0, 1]);
   expect(runs).toEqual([]);
-  expect(engine.heldBatches()).toEqual([]);
+  expect(holdings.batchIds()).toEqual([]);
 });
 
 test('a stop after a claim without an answer says that something may be left', async () => {
@@ -144,13 +147,13 @@ test('no item starts once the lease is too old, and those that wait are given ba
 });
 
 test('a lost lease forgets what runs: it counts against its owner no more', async () => {
-  const { engine, claims, runs, loseLease } = harness();
+  const { engine, holdings, claims, runs, loseLease } = harness();
   engine.wake();
   claims[0]!([item('a', 0, { owner: 'ann' }), item('a', 1, { owner: 'ann' })]);
   await turn();
   loseLease();
   expect(runs[0]!.signal.aborted).toBe(true);
-  expect([engine.running(), engine.waiting(), engine.heldBatches()]).toEqual([0, 0, []]);
+  expect([engine.running(), engine.waiting(), holdings.batchIds()]).toEqual([0, 0, []]);
   engine.wake();
   // Equal otherwise, so the older claim goes first; a count that was left behind would let bob pass.
   claims[1]!([item('c', 0, { owner: 'ann' }), item('d', 0, { owner: 'bob' })]);
@@ -162,12 +165,12 @@ test('a lost lease forgets what runs: it counts against its owner no more', asyn
 });
 
 test('a claim that was under way when the lease was lost brings nothing into the next tenure', async () => {
-  const { engine, claims, claimedIn, runs, loseLease } = harness();
+  const { engine, holdings, claims, claimedIn, runs, loseLease } = harness();
   engine.wake();
   loseLease();
   claims[0]!([item('b', 0)]);
   await turn();
-  expect([runs.length, engine.heldBatches(), claimedIn]).toEqual([0, [], ['first', 'second']]);
+  expect([runs.length, holdings.batchIds(), claimedIn]).toEqual([0, [], ['first', 'second']]);
   claims[1]!([item('b', 0, { claimNo: 2 })]);
   await turn();
   expect(runs.map((run) => run.item.claimNo)).toEqual([2]);
