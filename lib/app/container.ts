@@ -153,6 +153,14 @@ export async function createApp({ config, env, log, listenUrl, onWake, onMessage
         return null;
       },
     },
+    {
+      // Again, now that our lease stands: a `rekey` that ran meanwhile has not seen it.
+      waiting: 'waiting for the check of the master key',
+      run: async () => {
+        await parts.checkSecrets();
+        return null;
+      },
+    },
   ];
 
   const startWorker = (): { worker: Worker; sweeper: Sweeper } => {
