@@ -114,6 +114,11 @@ function startingParts(foundation: Foundation): Part[] {
       start: { waiting: 'waiting for the worker', run: () => done(startWorker(foundation)) },
       stop: { phase: 'work', run: worker.stop },
     },
+    {
+      // Once more, after the lease was made: a `rekey` that ran in between did not see the lease.
+      name: 'master key',
+      start: { waiting: 'waiting for the check of the master key', run: () => done(shared.checkSecrets()) },
+    },
   ];
 }
 

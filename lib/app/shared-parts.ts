@@ -94,7 +94,7 @@ export interface SharedParts {
   validator: Validator;
   /** Null when the payload store is the one of this database, else why not. */
   checkStore(): Promise<string | null>;
-  /** Throws ConfigError when the master key is not the one that secrets or signing keys were made with. */
+  /** Throws ConfigError, with both fingerprints, when the master key is not the one that stored secrets need. */
   checkSecrets(): Promise<void>;
   rescue(instance: string): RescueDeps;
   /** A client of its own; whoever asks for it closes it. */

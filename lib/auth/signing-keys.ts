@@ -1,6 +1,7 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto';
 import { ApiError, ConfigError } from '../base/errors.ts';
 import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
+import { requireMasterKey } from '../catalog/master-key.ts';
 import type { SecretBox } from '../catalog/secret-box.ts';
 import type { Database, Db } from '../db/database.ts';
 import {
@@ -20,11 +21,13 @@ export interface SigningKey {
 
 /**
  * Reads the key that signs new tokens, inside the caller's transaction. The first use makes it, under an advisory lock,
- * so that two replicas that issue their first tokens at once agree on one. Throws if the master key cannot open it.
+ * so that two replicas that issue their first tokens at once agree on one. Throws 409 `conflict` with
+ * another master key than that of this database.
  */
 export async function currentSigningKey(tx: Db, box: SecretBox): Promise<SigningKey> {
   const existing = await findCurrent(tx);
-  if (existing !== undefined) return openSigningKey(existing, box);
+  if (existing?.key_id === box.keyId) return openSigningKey(existing, box);
+  await requireMasterKey(tx, box.keyId);
   await lockSigningKeys(tx);
   const made = await findCurrent(tx);
   return made === undefined ? addSigningKey(tx, box) : openSigningKey(made, box);
@@ -32,10 +35,12 @@ export async function currentSigningKey(tx: Db, box: SecretBox): Promise<Signing
 
 /**
  * Makes a new signing key and returns its `kid`. The key in use until now continues to verify as `previous`. The one
- * before it stops on every replica within a second, and the tokens that it signed stop with it.
+ * before it stops on every replica within a second, and the tokens that it signed stop with it. Throws 409
+ * `conflict` with another master key than that of this database.
  */
 export async function rotateSigningKeys(db: Database, box: SecretBox): Promise<string> {
   return db.transaction(async (tx) => {
+    await requireMasterKey(tx, box.keyId);
     await lockSigningKeys(tx);
     await retireSigningKey(tx);
     return (await addSigningKey(tx, box)).kid;
