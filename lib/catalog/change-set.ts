@@ -80,9 +80,7 @@ export function planChange(state: CatalogState, change: Change): ChangeSet {
   return plan;
 }
 
-/**
- * Drops repeats of a kind and name, each a fault. The kept one is the first; documents that were refused come first.
- */
+/** Drops repeats of a kind and name, each a fault. Refused documents come first. */
 function withoutRepeats({ documents, claims }: Change, plan: ChangeSet): CatalogDocument[] {
   const seen = new Set<string>();
   const isFirst = (document: CatalogDocument | Claim): boolean => {
