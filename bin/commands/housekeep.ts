@@ -7,7 +7,7 @@ import { createLog, type Log } from '../../lib/base/log.ts';
 import type { Database } from '../../lib/db/database.ts';
 import { connected } from './connect.ts';
 
-/** `relay-batch housekeep`: one round of what replicas do by themselves every hour, and of what their beats find due. */
+/** `relay-batch housekeep`: one round of what replicas do every hour, and of what their heartbeats find due. */
 export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
   return new Command('housekeep')
     .description('one round of the sweep: rescue, expire, compact, retention, partitions, orphaned payloads')
@@ -21,10 +21,10 @@ export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
 }
 
 async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, log: Log): Promise<boolean> {
-  // No secret is read in a sweep.
+  // A sweep reads no secret.
   const parts = await createParts({ config, env, log, db, masterKey: null });
   const { wakes, compactor, validator } = parts;
-  // Payloads of another database would all be orphans here.
+  // With another database's payload store, all payloads would look like orphans.
   const fault = await parts.checkStore();
   if (fault !== null) throw new ConfigError(`nothing was done: ${fault}`);
 
@@ -47,7 +47,7 @@ async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, l
   }
 }
 
-/** As if a beat had found everything to be due; each step looks for itself what there is. */
+/** As if a heartbeat had found everything to be due; each step looks for itself what there is. */
 const ALL_DUE = {
   alive: true,
   catalogVersion: 0,

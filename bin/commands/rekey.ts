@@ -11,8 +11,9 @@ import { connected } from './connect.ts';
 const NEW_KEY = 'RELAY_NEW_MASTER_KEY';
 
 /**
- * `relay-batch rekey`: seals everything stored under RELAY_NEW_MASTER_KEY instead of the key in use, in one transaction.
- * With an embedded Postgres the server must be stopped, and the generated key's file is replaced as well.
+ * `relay-batch rekey`: seals everything stored under RELAY_NEW_MASTER_KEY instead of the key in use, in one
+ * transaction. With an embedded Postgres the server must be stopped; the file of the generated key is then replaced
+ * too.
  */
 export function rekeyCommand(env: NodeJS.ProcessEnv): Command {
   return new Command('rekey')
@@ -28,7 +29,7 @@ export function rekeyCommand(env: NodeJS.ProcessEnv): Command {
         async ({ db, secretBox: from, masterKeyFile }) => {
           if (from === null) throw new ConfigError('RELAY_MASTER_KEY is missing: it opens what is stored now');
           const count = await rekeySecrets(db, from, to, resealSigningKeys);
-          // After the commit: a failure here leaves a start that names the key it needs, and the new key is at hand.
+          // After the commit: if this fails, the next start names the key that it needs, and the new key is at hand.
           if (masterKeyFile !== null) await replaceMasterKey(config.dataDir, text);
           process.stdout.write(
             `${count} host keys and all signing keys are encrypted with the new key ${to.keyId} now. ` +
