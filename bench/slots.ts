@@ -10,7 +10,7 @@ const UPSTREAM_MS = 1000;
 
 /**
  * Measures how busy 8 slots are with an upstream that takes a second. A bare loop with as many calls at once is never
- * idle: its time is compared with the time from the 202 to the last final item.
+ * idle. Its time is compared, as a share, with the time from the 202 to the last final item.
  */
 export async function benchSlots(bed: Bed): Promise<Figure[]> {
   const database = await bed.database();
