@@ -14,7 +14,8 @@ const NEW_KEY = 'RELAY_NEW_MASTER_KEY';
 
 /**
  * `relay-batch rekey`: seals everything stored under RELAY_NEW_MASTER_KEY instead of the key in use, in one transaction.
- * It refuses while replicas run, and with another key than that of the database. With an embedded Postgres the server must be stopped, and the generated key's file is replaced as well.
+ * It refuses while replicas run, and with another key than that of the database. With an embedded Postgres the server must
+ * be stopped; the file of the generated key is then replaced too.
  */
 export function rekeyCommand(env: NodeJS.ProcessEnv): Command {
   return new Command('rekey')
@@ -32,7 +33,7 @@ export function rekeyCommand(env: NodeJS.ProcessEnv): Command {
           // The server of an embedded Postgres is known to be stopped: this command owns its data dir now.
           const requireStopped = config.pgDirectDsn === null ? async () => {} : requireNoReplica;
           const count = await rekeySecrets(db, from, to, { requireStopped, alsoReseal: resealSigningKeys });
-          // After the commit: a failure here leaves a start that names the key it needs, and the new key is at hand.
+          // After the commit: if this fails, the next start names the key that it needs, and the new key is at hand.
           if (masterKeyFile !== null) await replaceMasterKey(config.dataDir, text);
           process.stdout.write(
             `${count} host keys and all signing keys are encrypted with the new key ${to.keyId} now. ` +
