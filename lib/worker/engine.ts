@@ -4,7 +4,8 @@ import type { Log } from '../base/log.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import { createClaimLoop } from './claim-loop.ts';
-import type { FinalItem, GroupCommit } from './commit.ts';
+import type { GroupCommit } from './commit.ts';
+import type { FinalItem } from './commit-group.ts';
 import type { Holdings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
@@ -199,7 +200,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       for (const item of items) holdings.remove(item);
       if (deps.onRest) claims.refill(); // to learn when they are due
     },
-    abortAll: () => slots.abort('stopped'),
+    abortAll: slots.stop,
     tidy() {
       if (slots.giveBackLate()) intake.giveBack();
       claims.doubt();
@@ -211,7 +212,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       claims.stop();
       slots.giveBack();
       intake.giveBack();
-      const timer = setTimeout(() => slots.abort('stopped'), deadlineMs);
+      const timer = setTimeout(slots.stop, deadlineMs);
       if (!isQuiet()) await new Promise<void>((resolve) => idle.push(resolve));
       clearTimeout(timer);
       await Promise.all([commits.flush(), releases.flush()]);
