@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { countConcurrency } from '../../../lib/limits/limits.sql.ts';
@@ -26,7 +27,7 @@ beforeEach(async () => {
 });
 
 async function sql(text: string, ...values: unknown[]) {
-  return (await pg.db.query({ name: createHash('md5').update(text).digest('hex'), text, values })).rows;
+  return (await pg.db.query<QueryResultRow>({ name: createHash('md5').update(text).digest('hex'), text, values })).rows;
 }
 
 function rule(strategy: Strategy, amount: number, window: number, meter: Meter = 'requests'): BucketRule {
