@@ -8,8 +8,8 @@ import type { Db } from './database.ts';
  * of an owner (`lockName`, below) and of the usage partitions (migration 0006). They may meet one of these by
  * chance; then two pieces of work wait for each other, and nothing breaks.
  *
- * `signingKeys` had the number of `dataDirOwner` once. The owner holds its lock for life, and only the accident that it does
- * so in the database `postgres` kept the first token of an embedded server from waiting for ever: a lock belongs to its
+ * `signingKeys` had the number of `dataDirOwner` once. The owner holds its lock for life. Only an accident kept the first token of
+ * an embedded server from waiting for ever: the owner is connected to the database `postgres`, and a lock belongs to its
  * database. `dataDirOwner` keeps the number, because a new release meets a running Postgres whose owner is an old one.
  * While replicas of both releases run, their locks on signing keys do not exclude each other. The unique constraint
  * `token_signing_key_one_of_each` still does: the second transaction fails with 23505 and leaves nothing behind, and

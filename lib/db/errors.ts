@@ -56,7 +56,7 @@ export function isConnectionError(error: unknown): boolean {
   return known === 'away' || known === 'busy' || known === 'foreign';
 }
 
-/** Postgres could not be reached, or said that it does not work now: callers are told to come again. */
+/** Postgres could not be reached, or said that it does not work now: callers have to come again. */
 export function isDatabaseAway(error: unknown): boolean {
   return classOf(error) === 'away';
 }

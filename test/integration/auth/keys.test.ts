@@ -1,4 +1,5 @@
 import { randomBytes, randomUUID } from 'node:crypto';
+import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { authenticate } from '../../../lib/auth/authenticate.ts';
 import { type KeyControlDeps, revokeKey, rotateKey } from '../../../lib/auth/control-keys.ts';
@@ -31,7 +32,7 @@ beforeEach(async () => {
     async readKey(tx, keyId) {
       const text = `select o.spec, k.prefix, k.revoked_at from catalog_objects o join relay_keys k using (id)
         where id = $1::uuid`;
-      const row = (await tx.query({ name: 'test_key', text, values: [keyId] })).rows[0];
+      const row = (await tx.query<QueryResultRow>({ name: 'test_key', text, values: [keyId] })).rows[0];
       if (!row) return null;
       const document = { id: keyId, prefix: row.prefix, revoked: row.revoked_at !== null };
       return { document, fromEnv: row.spec.valueFrom !== undefined };
@@ -39,7 +40,9 @@ beforeEach(async () => {
   };
 });
 
-const run = (text: string, values?: unknown[]) => database.sql(text, values);
+async function run(text: string, values: unknown[] = []) {
+  return (await database.db.query<QueryResultRow>({ name: text.slice(0, 60), text, values })).rows;
+}
 
 async function store(name: string, spec: object): Promise<[string, string]> {
   const keyId = randomUUID();

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { insertBatch } from '../../../lib/batch/batches.sql.ts';
@@ -14,7 +15,8 @@ beforeAll(async () => {
 });
 afterAll(() => database.close());
 
-const rows = (text: string, values?: unknown[]) => database.sql(text, values);
+const rows = async (text: string, values: unknown[] = []) =>
+  (await database.db.query<QueryResultRow>({ name: '', text, values })).rows;
 
 const newBatch = (id: string) => ({
   id,
