@@ -1,9 +1,11 @@
 import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import type { Holdings } from './holdings.ts';
+import { isHeld } from './lease/tenure.ts';
 
 /** How long a claim that was given up may still be carried out: a Postgres that stood still has it in its buffers. */
 const DOUBT_MS = 120_000;
@@ -16,7 +18,6 @@ export interface ClaimLoopDeps {
   log: Log;
   claimer: Claimer;
   holdings: Holdings;
-  workerId(): string;
   /** How many items may be claimed now; `woken`: there is news of work. */
   room(woken: boolean): number;
   /** Items that are held from now on. */
@@ -40,7 +41,7 @@ export interface ClaimLoop {
   nextDueMs(): number | null;
   /** While a lost claim may still be carried out, looks again for what it took; called with every beat. */
   doubt(): void;
-  /** The lease was lost: what its claims took is no concern of the next. */
+  /** The tenure has ended: what its claims took is no concern of the next. */
   forget(): void;
   /** Wakes no more; a claim under way goes on. */
   stop(): void;
@@ -57,26 +58,26 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
   let dueTimer: NodeJS.Timeout | null = null;
   let dueAt = 0;
   let nextDue: number | null = null;
+  let failing: 'warn' | 'error' | null = null;
 
   const claim = async (): Promise<void> => {
     if (claiming) return;
     claiming = true;
+    let tenure = holdings.tenure();
     try {
       for (;;) {
         const woken = wakeAgain;
         wakeAgain = false;
         const want = deps.room(woken);
         if (want <= 0) break;
+        tenure = holdings.tenure();
         if (unsure) {
-          await deps.claimer.releaseUnheld(deps.workerId(), holdings.byBatch());
+          await deps.claimer.releaseUnheld(tenure, holdings.byBatch());
           unsure = false;
         }
-        const mine = holdings.term();
-        const { items, more, nextDueMs } = await deps.claimer.claim(deps.workerId(), want);
-        if (holdings.term() !== mine) {
-          unsure = true;
-          continue;
-        }
+        const { items, more, nextDueMs } = await deps.claimer.claim(tenure, want);
+        failing = null;
+        if (!isHeld(tenure)) continue;
         for (const item of items) holdings.add(item);
         deps.take(items);
         nextDue = nextDueMs;
@@ -84,17 +85,26 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
         if (!more && !wakeAgain) break;
       }
     } catch (error) {
-      // The claim may have been committed all the same: what it took is given back before the next one. One that was only
-      // given up may even be carried out later, so that is looked at again for a while.
-      unsure = true;
-      doubtEnds = clock.monotonic() + DOUBT_MS;
-      deps.log.warn({ err: reasonOf(error) }, 'claim failed');
+      if (isHeld(tenure)) {
+        // The claim may have been committed all the same, so what it took is released before the next one. A claim that was
+        // only given up may even be carried out later, so that is looked at again for a while.
+        unsure = true;
+        doubtEnds = clock.monotonic() + DOUBT_MS;
+      }
+      logFailure(error);
       wakeIn(RETRY_MS);
     } finally {
       claiming = false;
       holdings.prune();
       deps.onPause();
     }
+  };
+
+  /** Claims go on failing twice a second: one line says that the database is away, another that something is wrong. */
+  const logFailure = (error: unknown) => {
+    const level = isDatabaseAway(error) ? 'warn' : 'error';
+    if (failing !== level) deps.log[level]({ err: reasonOf(error) }, 'claim failed');
+    failing = level;
   };
 
   const wake = () => {

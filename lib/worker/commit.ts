@@ -1,13 +1,16 @@
 import { crc32 } from 'node:zlib';
-import { type Clock, sleep, uuidv7 } from '../base/clock.ts';
+import { type Clock, uuidv7 } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { type Db, isDataError } from '../db/database.ts';
+import { type RetryOptions, retryUntil } from '../base/retry.ts';
+import type { Db } from '../db/database.ts';
+import { isDatabaseAway, isDataError } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { RouteFacts } from '../model/usage-event.ts';
 import { type PayloadStore, StorageFull } from '../payloads/payload-store.ts';
 import { commitOutcomes, type OutcomeRow, type RouteRow, routeId } from './commit.sql.ts';
 import { type Outcome, unsentFacts } from './item/outcome.ts';
+import { isHeld, NO_TENURE, type Tenure } from './lease/tenure.ts';
 
 export type Final = Extract<Outcome, { kind: 'final' }>;
 export interface FinalItem {
@@ -26,6 +29,9 @@ const FULL_BYTES = 64 * 1024 * 1024;
 /** A segment older than this is written again before it is committed: the orphan sweep may soon look at it. */
 const SEGMENT_MAX_AGE_MS = 3_600_000;
 const MAX_KNOWN_ROUTES = 50_000;
+/** Pauses while the database does not take a group, and while the payload store does not. */
+const DATABASE_RETRY = { min: 20, max: 1000 };
+const STORE_RETRY = { min: 50, max: 2000 };
 
 export interface GroupCommitDeps {
   db: Db;
@@ -36,23 +42,20 @@ export interface GroupCommitDeps {
   flushMs: number;
   /** The group is committed, or part of it was no longer ours; `finished` batches have no open item any more. */
   onCommitted(items: readonly FinalItem[], finished: readonly string[]): void;
-  /** These will never be recorded by us: their lease is gone. */
+  /** These will never be recorded by us: their tenure has ended. */
   onDropped(items: readonly FinalItem[]): void;
-  /** Store or database refuse writes (true), or take them again (false). */
+  /** Store or database refuse writes (true), or take those of every group again (false). */
   onBlocked(blocked: boolean): void;
   observe(figures: { items: number; bytes: number; seconds: number }): void;
 }
 
 export interface GroupCommit {
-  add(item: FinalItem): void;
+  /** Adds an outcome of a tenure. When that ends, all that was added in it and is not committed is dropped. */
+  add(tenure: Tenure, item: FinalItem): void;
   /** No room for more: stop claiming. */
   full(): boolean;
   /** Resolves when everything added so far is committed or dropped. */
   flush(): Promise<void>;
-  /** Forgets everything: the lease is gone. Groups under way give up at their next step. */
-  drop(): void;
-  /** The worker id under which groups are committed from now on. */
-  useWorker(id: string): void;
   size(): number;
 }
 
@@ -61,8 +64,8 @@ export interface GroupCommit {
  * service fast: no object and no transaction for a single item.
  */
 export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
-  let workerId = '';
-  let generation = 0;
+  let tenure = NO_TENURE;
+  let blockedGroups = 0;
   let buffer: FinalItem[] = [];
   let bufferedBytes = 0;
   let pending = 0;
@@ -107,17 +110,17 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
   };
 
   const fly = async (group: FinalItem[], bytes: number) => {
-    const mine = generation;
+    const mine = tenure;
     const start = deps.clock.monotonic();
     try {
       group.sort(byPosition);
-      const finished = await commitGroup(deps, { workerId, group, knownRoutes, current: () => generation === mine });
+      const finished = await commitGroup(deps, { tenure: mine, group, knownRoutes, block });
       deps.observe({ items: group.length, bytes, seconds: (deps.clock.monotonic() - start) / 1000 });
-      if (generation === mine) deps.onCommitted(group, finished);
+      if (isHeld(mine)) deps.onCommitted(group, finished);
     } finally {
       if (knownRoutes.size > MAX_KNOWN_ROUTES) knownRoutes = new Map();
       flights--;
-      if (generation !== mine) deps.onDropped(group);
+      if (!isHeld(mine)) deps.onDropped(group);
       else {
         pending -= group.length;
         pendingBytes -= bytes;
@@ -127,8 +130,27 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
     }
   };
 
+  /** Two groups may be under way: writes are taken again when none of them waits. */
+  const block = (more: 1 | -1) => {
+    const before = blockedGroups;
+    blockedGroups += more;
+    if (before === 0 || blockedGroups === 0) deps.onBlocked(blockedGroups > 0);
+  };
+
+  const drop = () => {
+    deps.onDropped(buffer);
+    buffer = [];
+    bufferedBytes = pending = pendingBytes = 0;
+    settle();
+  };
+
   return {
-    add(item) {
+    add(of, item) {
+      if (!isHeld(of)) return deps.onDropped([item]);
+      if (of !== tenure) {
+        tenure = of;
+        tenure.signal.addEventListener('abort', drop, { once: true });
+      }
       const bytes = item.outcome.response?.length ?? 0;
       buffer.push(item);
       bufferedBytes += bytes;
@@ -145,16 +167,6 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
         launch(true);
       });
     },
-    drop() {
-      generation++;
-      deps.onDropped(buffer);
-      buffer = [];
-      bufferedBytes = pending = pendingBytes = 0;
-      settle();
-    },
-    useWorker(id) {
-      workerId = id;
-    },
   };
 }
 
@@ -165,34 +177,40 @@ function byPosition(a: FinalItem, b: FinalItem): number {
 }
 
 interface Group {
-  workerId: string;
+  /** Nothing more is written once it has ended. */
+  tenure: Tenure;
   group: readonly FinalItem[];
   knownRoutes: Map<RouteFacts, string>;
-  /** False once the lease is lost: nothing is written for it any more. */
-  current(): boolean;
+  /** One group more, or less, waits for the store or the database. */
+  block(more: 1 | -1): void;
+}
+
+/** Repeats a step of a group until it succeeds; null when the tenure ends first. */
+async function insist<T>(g: Group, step: () => Promise<T>, options: RetryOptions): Promise<T | null> {
+  let blocked = false;
+  const onFirst = (error: unknown) => {
+    blocked = true;
+    g.block(1);
+    options.onFirst?.(error);
+  };
+  const done = await retryUntil(step, { ...options, signal: g.tenure.signal, onFirst });
+  if (blocked) g.block(-1);
+  return done.aborted ? null : done.value;
 }
 
 /** Writes the segment and commits; waits out storage and database faults. Gives the finished batches. */
 async function commitGroup(deps: GroupCommitDeps, g: Group): Promise<string[]> {
   let segment = await writeSegment(deps, g);
-  for (let failures = 0; g.current(); failures++) {
-    try {
-      if (segment.id !== null && deps.clock.now() - segment.at > SEGMENT_MAX_AGE_MS)
-        segment = await writeSegment(deps, g);
-      const finished = await commitRows(deps, g, segment.id, segment.rows);
-      if (failures > 0) deps.onBlocked(false);
-      return finished;
-    } catch (error) {
-      // The outcome of a commit whose answer was lost is unknown; running the statement again is safe, because rows that
-      // it made final do not match the guard any more. Whatever else Postgres says (read-only after a failover, say) is
-      // waited out as well: giving up would mean to call the upstreams again.
-      if (failures % 60 === 0) deps.log.warn({ err: reasonOf(error) }, 'group commit waits for the database');
-      deps.onBlocked(true);
-      await sleep(Math.min(1000, 20 * 2 ** failures));
-    }
-  }
-  deps.onBlocked(false);
-  return [];
+  // The outcome of a commit whose answer was lost is unknown; running the statement again is safe, because rows that it
+  // made final do not match the guard any more. Whatever else Postgres says (read-only after a failover, say) is waited
+  // out as well: giving up would mean to call the upstreams again.
+  const commit = async () => {
+    if (segment?.id && deps.clock.now() - segment.at > SEGMENT_MAX_AGE_MS) segment = await writeSegment(deps, g);
+    return segment === null ? [] : commitRows(deps, g, segment.id, segment.rows);
+  };
+  const onFirst = (error: unknown) =>
+    deps.log[isDatabaseAway(error) ? 'warn' : 'error']({ err: reasonOf(error) }, 'group commit waits for the database');
+  return (await insist(g, commit, { ...DATABASE_RETRY, onFirst })) ?? [];
 }
 
 /** One statement for the group; on bad data it is halved until the single bad row stands alone. */
@@ -213,7 +231,7 @@ async function commitRows(
   });
   try {
     const result = await commitOutcomes(deps.db, {
-      workerId: g.workerId,
+      workerId: g.tenure.workerId,
       instance: deps.instance,
       segmentId,
       rows,
@@ -257,7 +275,8 @@ interface Segment {
   rows: OutcomeRow[];
 }
 
-async function writeSegment(deps: GroupCommitDeps, g: Group): Promise<Segment> {
+/** Writes the segment; null when the tenure ends first. */
+async function writeSegment(deps: GroupCommitDeps, g: Group): Promise<Segment | null> {
   const pieces: Buffer[] = [];
   let offset = 0;
   const rows = g.group.map(({ item, outcome }): OutcomeRow => {
@@ -278,20 +297,17 @@ async function writeSegment(deps: GroupCommitDeps, g: Group): Promise<Segment> {
     };
   });
   if (pieces.length === 0) return { id: null, at: 0, rows };
-  for (let failures = 0; g.current(); failures++) {
+  const write = async () => {
     // A new id each time: after a failed fsync the kernel may have dropped the pages, so the old file is not trusted.
     const at = deps.clock.now();
     const id = uuidv7(at);
-    try {
-      await deps.store.write({ kind: 'segment', id }, pieces);
-      if (failures > 0) deps.onBlocked(false);
-      return { id, at, rows };
-    } catch (error) {
-      if (failures === 0) deps.log.warn({ err: reasonOf(error) }, 'group commit waits for the payload store');
-      deps.onBlocked(true);
-      await sleep(Math.min(error instanceof StorageFull ? 2000 : 1000, 50 * 2 ** failures));
-    }
-  }
-  deps.onBlocked(false);
-  return { id: null, at: 0, rows: [] };
+    await deps.store.write({ kind: 'segment', id }, pieces);
+    return { id, at, rows };
+  };
+  const onFirst = (error: unknown) =>
+    deps.log[error instanceof StorageFull ? 'warn' : 'error'](
+      { err: reasonOf(error) },
+      'group commit waits for the payload store',
+    );
+  return insist(g, write, { ...STORE_RETRY, onFirst });
 }

@@ -4,6 +4,7 @@ import type { Log } from '../base/log.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Holdings } from './holdings.ts';
 import { cancelled, type Outcome, refused, released } from './item/outcome.ts';
+import { isHeld, type Tenure } from './lease/tenure.ts';
 import { createSlotQueue, type Waiting } from './slot-queue.ts';
 
 /** An item that got no slot for this long goes back: the upstream has become slow, and another replica may be idle. */
@@ -87,26 +88,26 @@ export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slot
     const { item } = entry;
     const slot = { abort: new AbortController(), why: null as Why | null };
     running.set(item, slot);
-    const mine = holdings.term();
+    const tenure = holdings.tenure();
     if (holdings.isCancelled(item.batch.id)) {
       deps.runner.abandon([entry]);
-      return finish(mine, item, slot, cancelled(item));
+      return finish(tenure, item, slot, cancelled(item));
     }
     deps.runner.run(entry, slot.abort.signal).then(
-      (outcome) => finish(mine, item, slot, outcome),
+      (outcome) => finish(tenure, item, slot, outcome),
       (error) => {
         deps.log.error({ err: reasonOf(error), batch: item.batch.id, idx: item.idx }, 'item failed unexpectedly');
         const again = item.loadFailures + 1 < MAX_FAULTS;
         const outcome = again
           ? released(item, FAULT_PAUSE_MS, { loadFailed: true })
           : refused(item, 'internal', 'internal');
-        finish(mine, item, slot, outcome);
+        finish(tenure, item, slot, outcome);
       },
     );
   };
 
-  const finish = (mine: number, item: ClaimedItem, slot: { why: Why | null }, outcome: Outcome) => {
-    if (holdings.term() !== mine) return deps.runner.forget(outcome);
+  const finish = (tenure: Tenure, item: ClaimedItem, slot: { why: Why | null }, outcome: Outcome) => {
+    if (!isHeld(tenure)) return deps.runner.forget(outcome);
     running.delete(item);
     ready.done(item);
     finishedAt.push(clock.monotonic());

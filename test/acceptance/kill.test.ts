@@ -11,7 +11,7 @@ async function sentTwice(upstream: { stats(): Promise<{ users: Record<string, nu
 }
 
 describe.concurrent('killed servers', { timeout: 150_000 }, () => {
-  test('resumes at once after kill -9, and finished items do not run again', async ({ onTestFinished }) => {
+  test('case 14: resumes at once after kill -9, and finished items do not run again', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const database = await scene.database();
     const upstream = await scene.countingUpstream({ delayMs: 20 });

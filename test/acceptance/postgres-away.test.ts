@@ -82,7 +82,9 @@ describe.concurrent('Postgres goes away', { timeout: 150_000 }, () => {
     expectCalm(second!);
   });
 
-  test('rescues nobody and calls nothing twice when Postgres was away for 40 s', async ({ onTestFinished }) => {
+  test('case 35: rescues nobody and calls nothing twice when Postgres was away for 40 s', async ({
+    onTestFinished,
+  }) => {
     const scene = await openScene(onTestFinished);
     const postgres = await startPostgres();
     scene.defer(() => postgres.close());

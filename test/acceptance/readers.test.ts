@@ -66,7 +66,7 @@ function expectRight(text: string, prefix: string): void {
   }
 }
 
-describe('readers who are half way', { timeout: 120_000 }, () => {
+describe('case 36: readers who are half way', { timeout: 120_000 }, () => {
   test('carry on when the batch is compacted and its segments are swept away', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const { dsn, db } = await scene.database();

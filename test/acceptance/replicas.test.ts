@@ -116,7 +116,7 @@ describe.concurrent('two replicas', { timeout: 120_000 }, () => {
   });
 });
 
-describe('a second server on one data dir', { timeout: 60_000 }, () => {
+describe('case 38: a second server on one data dir', { timeout: 60_000 }, () => {
   test('is told so, and the database of the first one stays up', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const upstream = await scene.countingUpstream({ delayMs: 10 });

@@ -1,7 +1,8 @@
 import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { type Database, type Db, isConnectionError } from '../../lib/db/database.ts';
+import type { Database, Db } from '../../lib/db/database.ts';
+import { isConnectionError } from '../../lib/db/errors.ts';
 import { ageLeases } from '../support/aging.ts';
 import { sql } from '../support/sql.ts';
 import { eventually } from './support/calls.ts';

@@ -10,8 +10,9 @@ import { systemClock } from '../../lib/base/clock.ts';
 import { ApiError } from '../../lib/base/errors.ts';
 import { createLog } from '../../lib/base/log.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
+import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
 import { type HttpServer, type SeenRequest, serve } from '../../lib/http/node.ts';
-import { bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
 import type { Catalog } from '../../lib/model/catalog.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../lib/payloads/payload-store.ts';
@@ -86,7 +87,6 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     maxRequestBytes: 1024 * 1024,
     maxPendingItemsPerOwner: 0,
     publicUrl: null,
-    streaming: true,
     notReady: () => null,
     authenticate: (headers) =>
       authenticate(headers, catalog, {
@@ -112,7 +112,9 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     onRequest: (request) => seen.push(request),
   });
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(bindRoutes(NATIVE_ROUTES, nativeHandlers({ ...app, streaming: false })));
+  const find = createMatcher(
+    onLambda(bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), { ...app, payloads: { ...payloads, ...app.payloads } }),
+  );
 
   return {
     database,
@@ -145,6 +147,11 @@ export async function overHttp(url: string, call: Call): Promise<Answer> {
     ...(call.body === undefined ? {} : { body: call.body as NonNullable<RequestInit['body']> }),
   });
   return answerOf(response.status, response.headers, Buffer.from(await response.arrayBuffer()));
+}
+
+/** The same routes as Lambda functions serve them. */
+export function onLambda(routes: readonly BoundRoute[], deps: LambdaDeps): BoundRoute[] {
+  return routes.map((route) => ({ ...route, run: forLambda(route.run, deps) }));
 }
 
 /** One call as an API Gateway event. */

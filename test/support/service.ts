@@ -10,7 +10,7 @@ import { loadConfig } from '../../lib/app/config.ts';
 import type { App } from '../../lib/app/container.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
 import { plaintextOf } from './auth-catalog.ts';
-import { type Answer, asEvent, type Call, overHttp, type Way } from './native-api.ts';
+import { type Answer, asEvent, type Call, onLambda, overHttp, type Way } from './native-api.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
 import { startUpstream, type TestUpstream } from './upstream.ts';
 
@@ -231,7 +231,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   const { app } = server;
   await app.ready;
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(inferenceRoutes(lambda(app)));
+  const find = createMatcher(onLambda(inferenceRoutes(app), app));
 
   const service: Service = {
     server,
@@ -289,11 +289,6 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     },
   };
   return service;
-}
-
-/** On Lambda nothing is streamed. Getters stay alive: they are read off the prototype. */
-function lambda(app: App): App {
-  return Object.create(app, { streaming: { value: false } }) as App;
 }
 
 function bytesOf(item: string | Buffer | object): Buffer {

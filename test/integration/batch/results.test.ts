@@ -307,7 +307,7 @@ test('cuts the connection in mid-stream rather than end a document that is not w
   expect((await api.call('node', { path: '/healthz' })).status).toBe(200);
 });
 
-test('streams 100 MB with little memory and back-pressure', async () => {
+test('case 24: streams 100 MB with little memory and back-pressure', async () => {
   const id = await finished(50, () => `"${'x'.repeat(2_000_000)}"`, 10);
   let inFlight = 0;
   let most = 0;

@@ -133,6 +133,8 @@ test('answers HEAD like GET without a body, of a stream too', async () => {
         streamed = true;
         yield Buffer.from('x');
       })(),
+      length: 1,
+      object: null,
     };
   });
   const head = await fetch(`${url}/things/1`, { method: 'HEAD' });
@@ -282,7 +284,7 @@ test('tells of a stream that fails before its first byte, and cuts one that fail
       }
       throw new ApiError('not_found');
     })();
-    return { statusCode: 200, headers: {}, stream };
+    return { statusCode: 200, headers: {}, stream, length: null, object: null };
   });
   expect((await fetch(`${url}/things/early`)).status).toBe(404);
   const over = next();
@@ -310,7 +312,7 @@ function endless(): { result: ApiResult; done: Promise<void>; given: () => numbe
       release();
     }
   })();
-  return { result: { statusCode: 200, headers: {}, stream }, done, given: () => given };
+  return { result: { statusCode: 200, headers: {}, stream, length: null, object: null }, done, given: () => given };
 }
 
 test('drops a streaming client that takes nothing, and stops producing meanwhile', async () => {

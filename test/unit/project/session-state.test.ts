@@ -26,7 +26,8 @@ const RULES: readonly [rule: string, pattern: RegExp][] = [
   ['session lock', sql(String.raw`\bpg_(?:try_)?advisory_(?:lock|unlock)(?:_shared|_all)?\b`)],
   ['temporary table', sql(String.raw`\bcreate\s+(?:global\s+|local\s+|or\s+replace\s+)*temp(?:orary)?\b|\bpg_temp\b`)],
   ['temporary table', sql(String.raw`\binto\s+temp(?:orary)?\s`)],
-  ['listen', sql(String.raw`${START}(?:un)?listen\s+[\w"$*]`)],
+  // One name and the end: with more words behind it is prose, as of a log.
+  ['listen', sql(String.raw`${START}(?:un)?listen\s+["\w$*]+\s*(?:;|$)`)],
   ['prepared statement', sql(String.raw`${START}(?:prepare\s+[\w"$]+\s*(?:\(|as\b)|deallocate\s)`)],
   ['held cursor', sql(String.raw`\bcursor\s+with\s+hold\b`)],
   ['loaded library', sql(String.raw`${START}load\s+'`)],
@@ -44,14 +45,15 @@ const STARTUP_OPTIONS = new Set([
 
 /** Each use of session state, and each connection of its own, that is meant: file and rule. */
 const DIRECT = [
+  'lib/db/advisory-locks.sql.ts: session lock',
   'lib/db/database.ts: connection',
   'lib/db/database.ts: startup option', // not sent where statements are not prepared
   'lib/db/instance-lock.ts: connection',
   'lib/db/instance-lock.ts: session lock',
   'lib/postgres/owner.sql.ts: session lock',
   'lib/postgres/owner.ts: connection',
+  'lib/queue/postgres.sql.ts: listen',
   'lib/queue/postgres.ts: connection',
-  'lib/queue/postgres.ts: listen',
 ];
 
 function rulesBroken(text: string): string[] {
@@ -68,6 +70,7 @@ function findIn(file: string, source: string): string[] {
       found.push(...rulesBroken([node.head.text, ...node.templateSpans.map(({ literal }) => literal.text)].join('$')));
     }
     if (ts.isPropertyAssignment(node) && STARTUP_OPTIONS.has(node.name.getText())) found.push('startup option');
+    if (ts.isCallExpression(node) && node.expression.getText() === 'tryLockForSession') found.push('session lock');
     if (ts.isNewExpression(node) && /^pg\.(?:Client|Pool)$/.test(node.expression.getText())) found.push('connection');
     ts.forEachChild(node, visit);
   };
@@ -117,6 +120,7 @@ describe('the lint', () => {
     ['loaded library', `const text = "load 'auto_explain'";`],
     ['startup option', `const pool = { options: '-c jit=off' };`],
     ['startup option', `const pool = { statement_timeout: 5 };`],
+    ['session lock', 'const held = await tryLockForSession(db, key);'],
     ['connection', 'const client = new pg.Client({});'],
   ])('finds a planted %s in %s', (rule, source) => {
     expect(findIn('lib/worker/planted.ts', source)).toEqual([rule]);
@@ -134,6 +138,7 @@ describe('the lint', () => {
     `const text = 'select pg_advisory_xact_lock($1::bigint)';`,
     `const text = 'update batches set state = 1 where id = $1::uuid';`,
     `const text = "select pg_notify('relay_wake', $1::text)";`,
+    `log.warn('listen connection lost, connecting again');`,
     `// set work_mem = 1; listen x`,
   ])('has nothing against %s', (source) => {
     expect(findIn('lib/worker/planted.ts', source)).toEqual([]);

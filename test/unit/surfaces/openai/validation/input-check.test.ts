@@ -40,7 +40,7 @@ function bodies(input: string | Buffer, { items }: Checked): string[] {
 }
 
 describe('a clean input file', () => {
-  test('gives the body of each request byte by byte, its checksum, and the custom_ids as they were sent', () => {
+  test('case 5: gives the body of each request byte by byte, its checksum, and the custom_ids as they were sent', () => {
     const body = '{"model" : "m","seed":9007199254740993,"x":1e400,"b":1,"a":"\\u0000\\ud800","a":1.0}';
     const input = [
       `{"custom_id":"a\\u0062","method":"POST","url":"${CHAT}","body":${body}}`,
@@ -129,7 +129,7 @@ describe('a faulty input file', () => {
     expect(check(input).faults).toEqual([]);
   });
 
-  test('reports every fault with its true line number, and names both lines of a duplicate', () => {
+  test('case 4: reports every fault with its true line number, and names both lines of a duplicate', () => {
     const input = ['\ufeff', '', 'x', line('a'), '\r', '[]', line('b', { url: 'u' }), line('a')].join('\n');
     const { faults } = check(input);
     expect(faults.map(({ code, line: at }) => [code, at])).toEqual([

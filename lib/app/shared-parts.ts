@@ -23,6 +23,7 @@ import { writeOpenaiResults } from '../surfaces/openai/write-results.ts';
 import type { UpstreamClient } from '../upstream/call-result.ts';
 import { createUpstreamClient } from '../upstream/client.ts';
 import { type BatchUsage, batchUsage } from '../usage/sums.ts';
+import type { Heartbeat } from '../worker/lease/lease.sql.ts';
 import type { RescueDeps } from '../worker/lease/rescue.ts';
 import { createSweeper, type SweepDeps, type Sweeper } from '../worker/sweep/sweep.ts';
 import { createWorker, type Worker, type WorkerDeps } from '../worker/worker.ts';
@@ -67,20 +68,33 @@ export type WorkerOptions = Pick<
 /** What a form decides about its sweep. */
 export type SweepOptions = Pick<SweepDeps, 'selfId' | 'mayRescue' | 'validate' | 'wake'> & { instance: string };
 
-/** The parts that every form of the service is put together from. */
-export interface Parts {
+/** A heartbeat that found nothing to do: for one round of a sweep without a worker, which names what is due. */
+export const NOTHING_DUE: Heartbeat = {
+  alive: true,
+  catalogVersion: 0,
+  nowMs: 0,
+  cancelled: [],
+  rescueDue: false,
+  expiryDue: false,
+  compactionDue: false,
+  validationDue: false,
+  workDue: false,
+};
+
+/** What every form of the service is put together from. */
+export interface SharedParts {
   app: AppCore;
   wakes: Wakes;
   pool: KeyPool;
   catalogCache: CatalogCache;
   secretBox: SecretBox | null;
   tokens: TokenVerifier;
-  compactor: ReturnType<typeof createCompactor>;
+  compactor: Compactor;
   /** Of the OpenAI surface's batches. */
   validator: Validator;
   /** Null when the payload store is the one of this database, else why not. */
   checkStore(): Promise<string | null>;
-  /** Throws ConfigError when the master key is not the one that secrets or signing keys were made with. */
+  /** Throws ConfigError, with both fingerprints, when the master key is not the one that stored secrets need. */
   checkSecrets(): Promise<void>;
   rescue(instance: string): RescueDeps;
   /** A client of its own; whoever asks for it closes it. */
@@ -90,7 +104,9 @@ export interface Parts {
   createSweeper(options: SweepOptions): Sweeper;
 }
 
-export interface PartsOptions {
+type Compactor = ReturnType<typeof createCompactor>;
+
+export interface SharedPartsOptions {
   config: Config;
   env: Env;
   log: Log;
@@ -100,45 +116,31 @@ export interface PartsOptions {
 }
 
 /**
- * Builds what the container form (app.ts), the Lambda form (app-lambda.ts) and the command line have in common, from the
+ * Builds what the container form (container.ts), the Lambda form (lambda.ts) and the command line have in common, from the
  * configuration and a database. Throws ConfigError. Connects to nothing, starts nothing.
  */
-export async function createParts({ config, env, log, db, masterKey }: PartsOptions): Promise<Parts> {
+export async function createSharedParts(options: SharedPartsOptions): Promise<SharedParts> {
+  const { config, env, log, db, masterKey } = options;
+  const { itemTimeoutMs, onWorkerLoss, maxPendingItemsPerOwner } = config;
   const clock = systemClock;
-  const { itemTimeoutMs, onWorkerLoss } = config;
   const secretBox = masterKey === null ? null : createSecretBox(parseMasterKey(masterKey));
   const payloads = await openPayloads(config, env);
   const wakes = await openQueue(config, env, db);
   const pool = createKeyPool({ db, log, clock, probeLeaseMs: itemTimeoutMs });
   const catalogCache = createCatalogCache({ load: () => loadCatalog(db, env, secretBox, log), log });
   const compactor = createCompactor({ db, payloads, clock, log }, RESULTS_WRITERS);
-  const { maxPendingItemsPerOwner, retentionDays } = config;
   const checkStore = createStoreCheck(db, payloads);
-  const validator = createValidator({ db, payloads, clock, log, queue: wakes, maxPendingItemsPerOwner, checkStore });
+  const app = coreOf({ config, log, clock, db, payloads, catalog: () => catalogCache.current() });
   const rescue = (instance: string): RescueDeps => ({ db, log, instance, onWorkerLoss });
-  const store = payloads;
-
   return {
-    app: {
-      config,
-      log,
-      clock,
-      db,
-      payloads,
-      maxItems: config.maxItems,
-      maxRequestBytes: config.maxRequestBytes,
-      maxPendingItemsPerOwner,
-      publicUrl: config.publicUrl,
-      catalog: () => catalogCache.current(),
-      batchUsage: (batchId) => batchUsage(db, batchId),
-    },
+    app,
     wakes,
     pool,
     catalogCache,
     secretBox,
     tokens: createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic }),
     compactor,
-    validator,
+    validator: createValidator({ db, payloads, clock, log, queue: wakes, maxPendingItemsPerOwner, checkStore }),
     checkStore,
     async checkSecrets() {
       await checkMasterKey(db, secretBox);
@@ -147,38 +149,66 @@ export async function createParts({ config, env, log, db, masterKey }: PartsOpti
     rescue,
     createClient: () =>
       createUpstreamClient({ connections: Math.max(1, config.concurrency), userAgent: USER_AGENT, clock }),
-    createWorker: (options) =>
-      createWorker({
-        ...options,
-        db,
-        store,
-        pool,
-        clock,
-        log,
-        flushMs: config.flushMs,
-        itemTimeoutMs,
-        onWorkerLoss,
-        catalog: () => catalogCache.current(),
-        refreshCatalog: (version) => catalogCache.refreshIfNewer(version),
-      }),
-    createSweeper: ({ instance, ...options }) =>
-      createSweeper({
-        ...options,
-        db,
-        store,
-        clock,
-        log,
-        rescue: rescue(instance),
-        retentionDays,
-        usageRetentionDays: config.usageRetentionDays,
-        compact: (ids) => compactor.compact(ids),
-        paused: compactor.paused,
-        purge: async () => {
-          await purgeLimits(db);
-          await purgeExpiredTokens(db);
-          await purgeExpiredFiles(db, payloads);
-          if (retentionDays > 0) while ((await deleteExpiredOpenaiBatches(db, retentionDays)) > 0);
-        },
-      }),
+    createWorker: workerFactory(app, pool, catalogCache),
+    createSweeper: sweeperFactory(app, compactor, rescue),
   };
+}
+
+function coreOf(core: Pick<AppCore, 'config' | 'log' | 'clock' | 'db' | 'payloads' | 'catalog'>): AppCore {
+  const { config, db } = core;
+  return {
+    ...core,
+    maxItems: config.maxItems,
+    maxRequestBytes: config.maxRequestBytes,
+    maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
+    publicUrl: config.publicUrl,
+    batchUsage: (batchId) => batchUsage(db, batchId),
+  };
+}
+
+function workerFactory(app: AppCore, pool: KeyPool, catalogCache: CatalogCache): SharedParts['createWorker'] {
+  const { config, db, clock, log, payloads, catalog } = app;
+  const { flushMs, itemTimeoutMs, onWorkerLoss } = config;
+  return (options) =>
+    createWorker({
+      ...options,
+      db,
+      store: payloads,
+      pool,
+      clock,
+      log,
+      flushMs,
+      itemTimeoutMs,
+      onWorkerLoss,
+      catalog,
+      refreshCatalog: (version) => catalogCache.refreshIfNewer(version),
+    });
+}
+
+function sweeperFactory(
+  app: AppCore,
+  compactor: Compactor,
+  rescue: SharedParts['rescue'],
+): SharedParts['createSweeper'] {
+  const { config, db, clock, log, payloads } = app;
+  const { retentionDays, usageRetentionDays } = config;
+  return ({ instance, ...options }) =>
+    createSweeper({
+      ...options,
+      db,
+      store: payloads,
+      clock,
+      log,
+      rescue: rescue(instance),
+      retentionDays,
+      usageRetentionDays,
+      compact: compactor.compact,
+      paused: compactor.paused,
+      purge: async () => {
+        await purgeLimits(db);
+        await purgeExpiredTokens(db);
+        await purgeExpiredFiles(db, payloads);
+        if (retentionDays > 0) while ((await deleteExpiredOpenaiBatches(db, retentionDays)) > 0);
+      },
+    });
 }
