@@ -181,7 +181,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     expect(status.counts.discarded).toBeGreaterThan(0);
     await expectRecordedOnce(second, database.db, id, 800);
     const errors = await sql(database.db, 'select distinct error from batch_items where error is not null');
-    expect(errors).toEqual([{ error: 'batch item: interrupted: 1 workers lost' }]);
+    expect(errors).toEqual([{ error: 'batch item: interrupted: 1 worker lost' }]);
     expect(await sentTwice(upstream)).toEqual([]);
   });
 
