@@ -43,15 +43,15 @@ export function readStatements(folder = join(ROOT, 'lib')): FoundStatement[] {
     symlinkSync(join(ROOT, 'node_modules'), join(copy, 'node_modules'));
     writeFileSync(join(copy, 'package.json'), '{ "type": "module" }');
     for (const [file, found] of calls) {
-      const told = found.map(({ code }, i) => `{ const call = ${i};\n${code} }`).join('\n');
+      const pushes = found.map(({ code }, i) => `{ const call = ${i};\n${code} }`).join('\n');
       const source = readFileSync(join(folder, file), 'utf8');
-      writeFileSync(join(copy, 'lib', file), `${source}\nexport const statements_ = [];\n${told}\n`);
+      writeFileSync(join(copy, 'lib', file), `${source}\nexport const statements_ = [];\n${pushes}\n`);
     }
     const modules = files.map((file) => `[${JSON.stringify(file)}, (await import('./lib/${file}')).statements_]`);
-    writeFileSync(join(copy, 'tell.mjs'), `console.log(JSON.stringify([${modules.join(',\n')}]));`);
-    const output = execFileSync(process.execPath, [join(copy, 'tell.mjs')], { encoding: 'utf8', maxBuffer: 1e8 });
-    const told = JSON.parse(output) as [string, { call: number; name: string; text: string }[]][];
-    return told.flatMap(([file, statements]) =>
+    writeFileSync(join(copy, 'print.mjs'), `console.log(JSON.stringify([${modules.join(',\n')}]));`);
+    const output = execFileSync(process.execPath, [join(copy, 'print.mjs')], { encoding: 'utf8', maxBuffer: 1e8 });
+    const printed = JSON.parse(output) as [string, { call: number; name: string; text: string }[]][];
+    return printed.flatMap(([file, statements]) =>
       statements.map(({ call, name, text }) => {
         const { at, parameters, row } = calls.get(file)![call]!;
         return { at, name, text, parameters, row };
