@@ -42,7 +42,7 @@ async function record({ store = [], database = [], response = Buffer.from('{}') 
         },
       } as unknown as Db,
       store: {
-        async write({ id }) {
+        async write({ id }: { id: string }) {
           store.shift()?.();
           writes.push(id);
         },
