@@ -4,15 +4,15 @@ import { createClaimer } from '../../lib/worker/claim.ts';
 import { beginTenure } from '../../lib/worker/lease/tenure.ts';
 import type { Bed, BenchDatabase } from './bed.ts';
 
-/** Items that one claim takes: as many as there are slots. */
+/** The items of one claim: as many as there are slots. */
 export const CLAIM = 64;
 
 type Claimed = Awaited<ReturnType<ReturnType<typeof createClaimer>['claim']>>['items'];
 
-/** What a worker works with, without a worker: a pool of connections, and claims of 64 items. */
+/** The means of a worker, without a worker: a pool of connections, and claims of 64 items. */
 export interface Claims {
   db: Database;
-  /** Claims for a worker whose lease stands. Throws when there are not enough items. */
+  /** Claims for a worker with a valid lease. Throws if there are not enough items. */
   claim(workerId: string): Promise<Claimed>;
 }
 

@@ -4,6 +4,8 @@ import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { retryUntil } from '../base/retry.ts';
+import { tryLockForSession } from './advisory-locks.sql.ts';
+import { sessionOf } from './database.ts';
 
 /** The former process of this instance may still be dying: its connection is closed within moments. */
 const PATIENCE_MS = 3000;
@@ -72,10 +74,10 @@ async function holdLock(dsn: string, key: string, log: Log): Promise<pg.Client |
   client.on('error', (error) => log.debug({ err: reasonOf(error) }, 'instance lock connection lost'));
   try {
     await client.connect();
+    const session = sessionOf(client);
     const deadline = performance.now() + PATIENCE_MS;
     for (;;) {
-      const result = await client.query<{ held: boolean }>('select pg_try_advisory_lock($1::bigint) as held', [key]);
-      if (result.rows[0]!.held) return client;
+      if (await tryLockForSession(session, key)) return client;
       if (performance.now() > deadline) break;
       await sleep(100);
     }

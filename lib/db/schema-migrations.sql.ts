@@ -1,65 +1,92 @@
-import { z } from 'zod';
 import type { Db } from './database.ts';
-import { sqlState } from './database.ts';
-
-const UNDEFINED_TABLE = '42P01';
-
-const appliedRow = z.object({ version: z.number() });
-const nowRow = z.object({ version: z.number() });
+import { sqlState, UNDEFINED_TABLE } from './errors.ts';
+import type { Migration, MigrationPlan, MigrationRecord } from './migration-records.ts';
 
 /**
- * Takes the lock of the migration run for the rest of the transaction. Starters that come second wait here. The number
- * is arbitrary, but it must never change: an older release has to meet the same lock.
+ * Makes the table of applied migrations, or adds what releases before checksums lacked. Call it under the lock, because
+ * two `if not exists` at once can collide.
  */
-export async function lockMigrations(tx: Db): Promise<void> {
-  await tx.query({
-    name: 'schema_migrations_lock',
-    text: 'select pg_advisory_xact_lock($1::bigint)',
-    values: ['7309034661'],
-  });
-}
-
-/** Makes the table of applied migrations; call it under the lock, because two `if not exists` at once can collide. */
 export async function createMigrationsTable(tx: Db): Promise<void> {
   await tx.query({
     name: 'schema_migrations_create',
     text: `create table if not exists schema_migrations (
       version integer primary key,
       name text not null,
-      applied_at timestamptz not null default clock_timestamp()
+      applied_at timestamptz not null default clock_timestamp(),
+      checksum text
     )`,
     values: [],
   });
-}
-
-/** Versions that are applied, in no order. Throws 42P01 on a database that was never migrated. */
-export async function appliedMigrations(db: Db): Promise<Set<number>> {
-  const result = await db.query({
-    name: 'schema_migrations_applied',
-    text: 'select version from schema_migrations',
+  // Looked up first: an ALTER TABLE that changes nothing still waits for every reader, a dump of hours among them.
+  const found = await tx.query({
+    name: 'schema_migrations_has_checksum',
+    text: `select attname from pg_attribute
+      where attrelid = 'schema_migrations'::regclass and attname = 'checksum' and not attisdropped`,
     values: [],
   });
-  return new Set(result.rows.map((row) => appliedRow.parse(row).version));
+  if (found.rowCount === 1) return;
+  await tx.query({
+    name: 'schema_migrations_add_checksum',
+    text: 'alter table schema_migrations add column if not exists checksum text',
+    values: [],
+  });
+}
+
+/** Every migration that is recorded as applied, by number. Throws 42P01 on a database that was never migrated. */
+export async function readRecords(db: Db): Promise<MigrationRecord[]> {
+  const result = await db.query<MigrationRecord>({
+    name: 'schema_migrations_read',
+    text: 'select version, name, checksum from schema_migrations order by version',
+    values: [],
+  });
+  return result.rows;
 }
 
 /** Records one migration as applied. A second record of a version violates the primary key. */
-export async function recordMigration(tx: Db, version: number, name: string): Promise<void> {
+export async function recordMigration(tx: Db, { version, name, checksum }: Migration): Promise<void> {
   await tx.query({
     name: 'schema_migrations_record',
-    text: 'insert into schema_migrations (version, name) values ($1::integer, $2::text)',
-    values: [version, name],
+    text: 'insert into schema_migrations (version, name, checksum) values ($1::integer, $2::text, $3::text)',
+    values: [version, name, checksum],
   });
 }
 
-/** Highest applied version; 0 on a database that was never migrated. */
+/** Writes new numbers, names and checksums into records. By way of negative numbers: a new number may be another's old one. */
+export async function correctRecords(tx: Db, corrections: MigrationPlan['corrections']): Promise<void> {
+  const from = corrections.map((correction) => correction.from);
+  await tx.query({
+    name: 'schema_migrations_set_aside',
+    text: 'update schema_migrations set version = -version where version = any ($1::integer[])',
+    values: [from],
+  });
+  await tx.query({
+    name: 'schema_migrations_correct',
+    text: `update schema_migrations s set version = c.version, name = c.name, checksum = c.checksum
+      from unnest($1::integer[], $2::integer[], $3::text[], $4::text[]) as c (was, version, name, checksum)
+      where s.version = -c.was`,
+    values: [
+      from,
+      corrections.map(({ to }) => to.version),
+      corrections.map(({ to }) => to.name),
+      corrections.map(({ to }) => to.checksum),
+    ],
+  });
+}
+
+/**
+ * The number up to which every migration is applied; 0 on a database that was never migrated. Not the highest one: a
+ * database from before a renumbering has high numbers, and lacks what this release has under lower ones.
+ */
 export async function schemaVersion(db: Db): Promise<number> {
   try {
-    const result = await db.query({
+    const result = await db.query<{ version: number }>({
       name: 'schema_migrations_version',
-      text: 'select coalesce(max(version), 0)::integer as version from schema_migrations',
+      text: `select coalesce(max(version), 0)::integer as version
+        from (select version, row_number() over (order by version) as place from schema_migrations) as applied
+        where version = place`,
       values: [],
     });
-    return nowRow.parse(result.rows[0]).version;
+    return result.rows[0]!.version;
   } catch (error) {
     if (sqlState(error) === UNDEFINED_TABLE) return 0;
     throw error;

@@ -3,11 +3,10 @@ import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { retryUntil } from '../base/retry.ts';
-import type { Db } from '../db/database.ts';
-import { notifyWake } from './postgres.sql.ts';
+import { type Db, sessionOf } from '../db/database.ts';
+import { CHANNELS, listenToAll, notifyWake } from './postgres.sql.ts';
 import type { Wake, WakeQueue } from './queue.ts';
 
-const CHANNELS = { wake: 'relay_wake', catalog: 'relay_catalog', breakers: 'relay_breakers' } as const;
 const PROOF_EVERY_MS = 60_000;
 const PROOF_WITHIN_MS = 10_000;
 /** Pauses between two tries to connect. */
@@ -75,7 +74,8 @@ export function createListener(options: ListenerOptions): Listener {
     });
     await client.connect();
     client.on('notification', receive);
-    for (const channel of Object.values(CHANNELS)) await client.query(`listen ${channel}`);
+    const session = sessionOf(client);
+    await listenToAll(session);
     connected = true;
     options.onReconnect();
     let alive = true;
@@ -83,7 +83,7 @@ export function createListener(options: ListenerOptions): Listener {
     return async () => {
       while (alive) {
         await Promise.race([lost, sleep(PROOF_EVERY_MS, stopping.signal)]);
-        if (alive && !stopping.signal.aborted && !(await provesItself(client, lost))) break;
+        if (alive && !stopping.signal.aborted && !(await provesItself(client, session, lost))) break;
       }
     };
   };
@@ -116,7 +116,7 @@ export function createListener(options: ListenerOptions): Listener {
   };
 }
 
-async function provesItself(client: pg.Client, lost: Promise<void>): Promise<boolean> {
+async function provesItself(client: pg.Client, session: Db, lost: Promise<void>): Promise<boolean> {
   const proof = `proof:${process.pid}:${Math.random()}`;
   let timer: NodeJS.Timeout | undefined;
   const echoed = new Promise<boolean>((resolve) => {
@@ -129,7 +129,7 @@ async function provesItself(client: pg.Client, lost: Promise<void>): Promise<boo
     void lost.then(() => resolve(false));
     timer = setTimeout(() => resolve(false), PROOF_WITHIN_MS);
   });
-  client.query('select pg_notify($1, $2)', [CHANNELS.wake, proof]).catch(() => {});
+  notifyWake(session, proof).catch(() => {});
   const alive = await echoed;
   clearTimeout(timer);
   return alive;

@@ -2,7 +2,7 @@ import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { createTransition, type Transitions } from '../base/modes.ts';
-import { isOutage } from '../db/database.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import type { Holdings } from './holdings.ts';
@@ -139,7 +139,7 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
 
   /** Claims go on failing twice a second: one line says that the database is away, another that something is wrong. */
   const logFailure = (error: unknown) => {
-    const level = isOutage(error) ? 'warn' : 'error';
+    const level = isDatabaseAway(error) ? 'warn' : 'error';
     if (failing !== level) deps.log[level]({ err: reasonOf(error) }, 'claim failed');
     failing = level;
   };

@@ -2,7 +2,8 @@ import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { retryUntil } from '../base/retry.ts';
-import { type Db, isOutage } from '../db/database.ts';
+import type { Db } from '../db/database.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import type { BatchContext, ClaimedItem } from '../model/batch.ts';
 import { claimItems, readContexts, readOpenWork, releaseUnheld } from './claim.sql.ts';
 import { planClaim } from './fair.ts';
@@ -51,7 +52,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
       min: RETRY_MIN_MS,
       max: RETRY_MAX_MS,
       signal,
-      mends: isOutage,
+      mends: isDatabaseAway,
       onFirst: (error) => deps.log.warn({ err: reasonOf(error) }, 'claim waits for the database'),
     });
     if (!read.aborted) for (const context of read.value) contexts.set(context.id, context);

@@ -4,7 +4,8 @@ import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Transitions } from '../base/modes.ts';
 import { type RetryOptions, retryUntil } from '../base/retry.ts';
-import { type Db, isDataError, isOutage } from '../db/database.ts';
+import type { Db } from '../db/database.ts';
+import { isDatabaseAway, isDataError } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { RouteFacts } from '../model/usage-event.ts';
 import { type PayloadStore, StorageFull } from '../payloads/payload-store.ts';
@@ -173,7 +174,7 @@ function commitSegment(deps: CommitGroupDeps, group: Group, segment: Segment): P
   return insist(group, 'database away', commit, {
     ...DATABASE_RETRY,
     onFirst(error) {
-      const level = isOutage(error) ? 'warn' : 'error';
+      const level = isDatabaseAway(error) ? 'warn' : 'error';
       deps.log[level]({ err: reasonOf(error) }, 'group commit waits for the database');
     },
   });

@@ -1,7 +1,8 @@
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Retried, retryUntil } from '../base/retry.ts';
-import { type Db, isOutage } from '../db/database.ts';
+import type { Db } from '../db/database.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Outcome } from './item/outcome.ts';
 import { isHeld, NO_TENURE, type Tenure } from './lease/tenure.ts';
@@ -67,7 +68,7 @@ export function createReleases(deps: ReleasesDeps): Releases {
       max: RETRY_MAX_MS,
       signal,
       onFirst: (error) =>
-        deps.log[isOutage(error) ? 'warn' : 'error']({ err: reasonOf(error) }, 'release waits for the database'),
+        deps.log[isDatabaseAway(error) ? 'warn' : 'error']({ err: reasonOf(error) }, 'release waits for the database'),
     });
   };
 

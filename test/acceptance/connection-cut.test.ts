@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { sql } from '../support/sql.ts';
 import {
   call,
   completed,
@@ -6,7 +7,6 @@ import {
   expectRecordedOnce,
   finished,
   itemsOf,
-  sql,
   statusOf,
   submit,
 } from './support/calls.ts';

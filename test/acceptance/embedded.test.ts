@@ -8,8 +8,9 @@ import { promisify } from 'node:util';
 import pg from 'pg';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { isPostmasterOf, readPidFile, runningPostmaster } from '../../lib/postgres/postmaster.ts';
+import { ROOT } from '../support/root.ts';
 
-const PROGRAM = join(import.meta.dirname, '../support/owner-process.ts');
+const PROGRAM = join(ROOT, 'test/support/owner-process.ts');
 
 interface Line {
   dsn?: string;

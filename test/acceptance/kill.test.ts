@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { call, completed, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { call, completed, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { openScene } from './support/scene.ts';
 
 /** Items that were sent upstream more than once. */
@@ -9,7 +10,7 @@ async function sentTwice(upstream: { stats(): Promise<{ users: Record<string, nu
 }
 
 describe.concurrent('killed servers', { timeout: 150_000 }, () => {
-  test('resumes at once after kill -9, and finished items do not run again', async ({ onTestFinished }) => {
+  test('case 14: resumes at once after kill -9, and finished items do not run again', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const database = await scene.database();
     const upstream = await scene.countingUpstream({ delayMs: 20 });

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { ServerProcess } from '../support/server.ts';
-import { completed, eventually, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { completed, eventually, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { startPostgres } from './support/postgres-server.ts';
 import { openScene } from './support/scene.ts';
 
@@ -80,7 +81,9 @@ describe.concurrent('Postgres goes away', { timeout: 150_000 }, () => {
     expectCalm(second!);
   });
 
-  test('rescues nobody and calls nothing twice when Postgres was away for 40 s', async ({ onTestFinished }) => {
+  test('case 35: rescues nobody and calls nothing twice when Postgres was away for 40 s', async ({
+    onTestFinished,
+  }) => {
     const scene = await openScene(onTestFinished);
     const postgres = await startPostgres();
     scene.defer(() => postgres.close());

@@ -3,7 +3,8 @@ import { rm } from 'node:fs/promises';
 import { type ClientRequest, get, type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { call, completed, eventually, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { call, completed, eventually, finished, itemsOf, submit } from './support/calls.ts';
 import { KEYS } from './support/catalog.ts';
 import { openScene, type Scene } from './support/scene.ts';
 
@@ -65,7 +66,7 @@ function expectRight(text: string, prefix: string): void {
   }
 }
 
-describe('readers who are half way', { timeout: 120_000 }, () => {
+describe('case 36: readers who are half way', { timeout: 120_000 }, () => {
   test('carry on when the batch is compacted and its segments are swept away', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const { dsn, db } = await scene.database();

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { call, completed, eventually, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { call, completed, eventually, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { KEYS } from './support/catalog.ts';
 import { openScene } from './support/scene.ts';
 
@@ -115,7 +116,7 @@ describe.concurrent('two replicas', { timeout: 120_000 }, () => {
   });
 });
 
-describe('a second server on one data dir', { timeout: 60_000 }, () => {
+describe('case 38: a second server on one data dir', { timeout: 60_000 }, () => {
   test('is told so, and the database of the first one stays up', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     const upstream = await scene.countingUpstream({ delayMs: 10 });

@@ -1,8 +1,10 @@
 import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { type Database, type Db, isConnectionError } from '../../lib/db/database.ts';
-import { eventually, sql } from './support/calls.ts';
+import type { Database, Db } from '../../lib/db/database.ts';
+import { isConnectionError } from '../../lib/db/errors.ts';
+import { sql } from '../support/sql.ts';
+import { eventually } from './support/calls.ts';
 import { anthropicEnd, openaiEnd, uuidOf } from './support/clients.ts';
 import { startPostgres } from './support/postgres-server.ts';
 import { openScene } from './support/scene.ts';

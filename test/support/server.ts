@@ -4,8 +4,9 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { ROOT } from './root.ts';
 
-const PROGRAM = join(import.meta.dirname, '../../bin/server.ts');
+const PROGRAM = join(ROOT, 'bin/server.ts');
 const READY_WITHIN_MS = 60_000;
 
 /** One line of the server's JSON log. */

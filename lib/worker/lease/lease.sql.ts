@@ -101,6 +101,23 @@ export async function lockSilentWorkers(db: Db, exceptId: string): Promise<strin
   return result.rows.map((row) => row.id);
 }
 
+/**
+ * The instances whose workers may still run: their last heartbeat is younger than the lease, or Postgres itself is. The
+ * workers that `lockSilentWorkers` would take for lost are left out.
+ */
+export async function listLiveInstances(db: Db): Promise<string[]> {
+  const result = await db.query<{ instance: string }>({
+    name: 'list_live_instances',
+    text: `
+      select distinct instance from workers
+      where beat_at >= clock_timestamp() - $1::int * interval '1 second'
+        or pg_postmaster_start_time() >= clock_timestamp() - $1::int * interval '1 second'
+      order by instance`,
+    values: [LEASE_SECONDS],
+  });
+  return result.rows.map((row) => row.instance);
+}
+
 /** Former workers of an instance, locked: the instance itself starts again and takes their items back at once. */
 export async function lockFormerWorkers(db: Db, instance: string, exceptId: string): Promise<string[]> {
   const result = await db.query<{ id: string }>({

@@ -7,11 +7,13 @@ import OpenAI, { toFile } from 'openai';
 import { expect } from 'vitest';
 import type { Database } from '../../../lib/db/database.ts';
 import type { PayloadKind } from '../../../lib/payloads/payload-store.ts';
-import { type At, sql } from './calls.ts';
+import { ROOT } from '../../support/root.ts';
+import { sql } from '../../support/sql.ts';
+import type { At } from './calls.ts';
 import { KEYS } from './catalog.ts';
 import { anthropicEnd, openaiEnd, resultsOf, uuidOf } from './clients.ts';
 
-const STRIKE = join(import.meta.dirname, '../../support/strike-process.ts');
+const STRIKE = join(ROOT, 'test/support/strike-process.ts');
 
 /** The official clients at a server, as `ann`. */
 export const openaiAt = ({ url }: At) => new OpenAI({ baseURL: `${url}/v1`, apiKey: KEYS.RELAY_KEY_ANN });
