@@ -23,7 +23,7 @@ import { createLog } from '../../../lib/base/log.ts';
 import { readCatalogVersion } from '../../../lib/catalog/catalog-state.sql.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
 import { readRevokedTokens } from '../../../lib/catalog/revoked-tokens.sql.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import type { Db } from '../../../lib/db/database.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 

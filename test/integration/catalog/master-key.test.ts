@@ -5,9 +5,9 @@ import { issueToken } from '../../../lib/auth/tokens.ts';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { applyCatalog } from '../../../lib/catalog/apply.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
-import { requireMasterKey } from '../../../lib/catalog/master-key.ts';
-import { checkMasterKey, rekeySecrets } from '../../../lib/catalog/rekey.ts';
-import { createSecretBox, type SecretBox } from '../../../lib/catalog/secret-box.ts';
+import { requireMasterKey } from '../../../lib/catalog/secrets/master-key.ts';
+import { checkMasterKey, rekeySecrets } from '../../../lib/catalog/secrets/rekey.ts';
+import { createSecretBox, type SecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { startControl } from '../../support/catalog/control-server.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
