@@ -66,6 +66,12 @@ export function isRetryable(error: unknown): boolean {
   return classOf(error) === 'retry';
 }
 
+/** The level at which a failure is logged that is tried again: `error` for one that waiting alone will not mend. */
+export function retryLevel(error: unknown): 'warn' | 'error' {
+  const known = classOf(error);
+  return known === 'away' || known === 'busy' || known === 'retry' ? 'warn' : 'error';
+}
+
 /** The same data fails again. */
 export function isDataError(error: unknown): boolean {
   return classOf(error) === 'data';

@@ -7,12 +7,12 @@ import { createInterface } from 'node:readline';
 import { ROOT } from './root.ts';
 
 const PROGRAM = join(ROOT, 'bin/server.ts');
-export const FASTER_TIME = join(ROOT, 'test/support/faster-time.mjs');
+const QUICK_PROGRAM = join(import.meta.dirname, 'quick-server-process.ts');
 const READY_WITHIN_MS = 60_000;
 
 /** One line of the server's JSON log. */
 export interface LogLine {
-  level: number;
+  level: string;
   msg: string;
   [field: string]: unknown;
 }
@@ -55,8 +55,8 @@ export interface ServerOptions {
   /** Default: `<home>/payloads`. */
   payloadDir?: string;
   env?: Record<string, string>;
-  /** How many times as fast its heartbeats, time limits and back-offs run; see faster-time.mjs. */
-  speed?: number;
+  /** True: a worker's periods are a fifth of the service's own (`quick-server-process.ts`). */
+  quick?: boolean;
   /** False returns at once, for servers that are not going to be ready. */
   waitUntilReady?: boolean;
 }
@@ -75,7 +75,7 @@ export async function startServer(options: ServerOptions): Promise<ServerProcess
   await mkdir(home, { recursive: true });
   await writeFile(catalogPath, options.catalog);
   const dataDir = join(home, 'data');
-  const child = spawn(process.execPath, [...(options.speed ? ['--import', FASTER_TIME] : []), PROGRAM], {
+  const child = spawn(process.execPath, [options.quick ? QUICK_PROGRAM : PROGRAM], {
     cwd: home,
     detached: true,
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -107,7 +107,7 @@ export async function startServer(options: ServerOptions): Promise<ServerProcess
     try {
       log.push(JSON.parse(line) as LogLine);
     } catch {
-      log.push({ level: 0, msg: line });
+      log.push({ level: '', msg: line });
     }
     for (const look of waiting) look();
   });
