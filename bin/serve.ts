@@ -15,20 +15,20 @@ import { keyHealth } from '../lib/keypool/health.ts';
 /** A running server. */
 export interface Server {
   app: App;
-  /** Ports that are listened on; null where the control port is off. */
+  /** The ports that the server listens on; null if the control port is off. */
   port: number;
   controlPort: number | null;
   stop(): Promise<void>;
 }
 
-/** Control requests are documents of people, not payloads. */
+/** People write control requests, which are small documents and not payloads. */
 const CONTROL_BODY_BYTES = 4 * 1024 * 1024;
-/** Answers under way may finish for this long after the stop of the worker. */
+/** Answers under way may finish for this long after the worker has stopped. */
 const CLOSE_MS = 2000;
 
 /**
  * The container form: the Lambda handlers behind two HTTP ports, woken through the queue. Both ports listen before the
- * service is ready; `/healthz` tells them apart. Throws ConfigError.
+ * service is ready; `/healthz` shows whether it is. Throws ConfigError.
  */
 export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: Log): Promise<Server> {
   let listenUrl: string | null = null;
@@ -42,7 +42,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
   });
   const servers: HttpServer[] = [];
   const stop = async () => {
-    // New requests are refused at once; the worker's outcomes are flushed before the database goes.
+    // New requests are refused at once. The worker's outcomes are flushed before the database stops.
     const closing = Promise.all(servers.map((server) => server.close(config.shutdownDeadlineMs + CLOSE_MS)));
     await app.stop(config.shutdownDeadlineMs, closing);
   };

@@ -21,10 +21,10 @@ export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
 }
 
 async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, log: Log): Promise<boolean> {
-  // No secret is read in a sweep.
+  // A sweep reads no secret.
   const shared = await createSharedParts({ config, env, log, db, masterKey: null });
   const { wakes, compactor, validator } = shared;
-  // Payloads of another database would all be orphans here.
+  // With another database's payload store, all payloads would look like orphans.
   const fault = await shared.checkStore();
   if (fault !== null) throw new ConfigError(`nothing was done: ${fault}`);
 

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { authenticate, type Caller, type Headers } from '../auth/authenticate.ts';
 import type { CatalogCache } from '../catalog/catalog-cache.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import { migrate } from '../db/migrate.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import type { Wake, WakeQueue } from '../queue/queue.ts';
@@ -113,6 +113,11 @@ function startingParts(foundation: Foundation): Part[] {
       name: 'worker',
       start: { waiting: 'waiting for the worker', run: () => done(startWorker(foundation)) },
       stop: { phase: 'work', run: worker.stop },
+    },
+    {
+      // Once more, after the lease was made: a `rekey` that ran in between did not see the lease.
+      name: 'master key',
+      start: { waiting: 'waiting for the check of the master key', run: () => done(shared.checkSecrets()) },
     },
   ];
 }

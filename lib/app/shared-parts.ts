@@ -7,8 +7,8 @@ import type { Log } from '../base/log.ts';
 import { createCompactor, type ResultsWriters } from '../batch/results/compact.ts';
 import { type CatalogCache, createCatalogCache } from '../catalog/catalog-cache.ts';
 import { loadCatalog } from '../catalog/load.ts';
-import { checkMasterKey } from '../catalog/rekey.ts';
-import { createSecretBox, parseMasterKey, type SecretBox } from '../catalog/secret-box.ts';
+import { checkMasterKey } from '../catalog/secrets/rekey.ts';
+import { createSecretBox, parseMasterKey, type SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { createKeyPool, type KeyPool } from '../keypool/pool.ts';
 import { purgeLimits } from '../limits/purge.ts';
@@ -94,7 +94,7 @@ export interface SharedParts {
   validator: Validator;
   /** Null when the payload store is the one of this database, else why not. */
   checkStore(): Promise<string | null>;
-  /** Throws ConfigError when the master key is not the one that secrets or signing keys were made with. */
+  /** Throws ConfigError, with both fingerprints, when the master key is not the one that stored secrets need. */
   checkSecrets(): Promise<void>;
   rescue(instance: string): RescueDeps;
   /** A client of its own; whoever asks for it closes it. */

@@ -2,12 +2,14 @@ import type { Db } from '../db/database.ts';
 import { deleteObjects, insertObjects, markApplied, updateObjects } from './catalog.sql.ts';
 import { bumpCatalogVersion } from './catalog-state.sql.ts';
 import type { ChangeSet, Write } from './change-set.ts';
-import { deleteHostKeySecrets, putHostKeySecrets } from './host-key-secrets.sql.ts';
 import { insertRelayKeys, replaceRelayKeys, revokeRelayKey } from './relay-keys.sql.ts';
+import { deleteHostKeySecrets, putHostKeySecrets } from './secrets/host-key-secrets.sql.ts';
+import { requireMasterKey } from './secrets/master-key.ts';
 
 /**
  * Writes a plan without faults, in a transaction that holds the catalogue lock since the state was read. Gives the new
- * version, or null when nothing changed (then no replica is told).
+ * version, or null when nothing changed (then no replica is told). Throws 409 `conflict` when it would store values under
+ * another master key than that of this database.
  */
 export async function writeChangeSet(tx: Db, plan: ChangeSet): Promise<number | null> {
   if (plan.faults.length > 0) throw new Error('a plan with faults must not be written');
@@ -34,7 +36,10 @@ export async function writeChangeSet(tx: Db, plan: ChangeSet): Promise<number | 
   const sealed = writes.flatMap(({ id, secret }) =>
     secret ? [{ id, key_id: secret.keyId, nonce: secret.nonce, ciphertext: secret.ciphertext }] : [],
   );
-  if (sealed.length > 0) await putHostKeySecrets(tx, sealed);
+  if (sealed.length > 0) {
+    await requireMasterKey(tx, sealed[0]!.key_id);
+    await putHostKeySecrets(tx, sealed);
+  }
   const forgotten = writes.filter((write) => write.secret === null).map((write) => write.id);
   if (forgotten.length > 0) await deleteHostKeySecrets(tx, forgotten);
 

@@ -18,6 +18,8 @@ import type { Db } from './database.ts';
 export const ADVISORY_LOCKS = {
   /** One writer of the catalogue at a time. */
   catalog: '7235601',
+  /** One writer of anything that is sealed with the master key at a time. */
+  masterKey: '7235602',
   /** One run of migrations at a time. */
   migrations: '7309034661',
   /** One server on a data dir: held by a session on the direct connection for the server's life. */
@@ -49,7 +51,7 @@ export async function lockName(tx: Db, name: string): Promise<void> {
 /**
  * Takes a lock for the life of the session; false when another session has it. Behind a transaction-mode pooler the
  * lock would stay on a connection of somebody else: only for a client of its own on a direct DSN.
- * `test/unit/session-state.test.ts` lists the callers.
+ * `test/unit/project/session-state.test.ts` lists the callers.
  */
 export async function tryLockForSession(session: Db, key: string): Promise<boolean> {
   const { rows } = await session.query<{ locked: boolean }>({

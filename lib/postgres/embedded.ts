@@ -20,9 +20,9 @@ import {
   type TcpPort,
 } from './postmaster.ts';
 
-/** A fast shutdown writes a checkpoint: seconds after heavy load. */
+/** A fast shutdown writes a checkpoint, which takes seconds after heavy load. */
 const FAST_SHUTDOWN_MS = 60_000;
-/** A path of a socket has at most 103 bytes on macOS and 107 on Linux. */
+/** The path of a socket has at most 103 bytes on macOS and 107 on Linux. */
 const MAX_SOCKET_PATH = 103;
 const RETRY_MIN_MS = 100;
 const RETRY_MAX_MS = 5000;
@@ -33,18 +33,18 @@ export interface EmbeddedOptions {
 }
 
 export interface Embedded {
-  /** Of the service's database; direct, and the same for the life of the process. */
+  /** The DSN of the service's database: direct, and the same for the life of the process. */
   dsn: string;
-  /** Stops Postgres and resolves when it is gone. Call it last, when all other connections are closed. */
+  /** Stops Postgres and resolves when it has ended. Call it last, when all other connections are closed. */
   stop(): Promise<void>;
 }
 
 /**
- * Starts the embedded Postgres of `dataDir`, or adopts the one that a killed server left running, and becomes its owner.
- * Resolves when it takes statements: about a second on an empty data dir, else some 100 ms.
+ * Starts the embedded Postgres of `dataDir`, or adopts the one that a killed server left running, and becomes its
+ * owner. Resolves when it accepts statements: about a second on an empty data dir, else some 100 ms.
  *
- * A Postgres that is killed, or a connection that is cut, later on is brought back with back-off; nothing of that ends
- * this process. Throws ConfigError when the start needs a human: the data dir is in use, not usable, or of another
+ * If Postgres is killed later, or a connection is cut, it is started or connected again with back-off. None of that
+ * ends this process. Throws ConfigError if the start needs a human: the data dir is in use, not usable, or of another
  * version; Postgres is not installed or does not start.
  */
 export async function startEmbedded(options: EmbeddedOptions): Promise<Embedded> {
@@ -73,9 +73,9 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<Embedded>
 }
 
 /**
- * Connects once, and again whenever the connection ends, with back-off from 100 ms to 5 s. Gives a function that ends
- * this and hands back the last connection, still open and still holding the owner's lock: nobody else may start Postgres
- * while it is being stopped.
+ * Connects once, and again whenever the connection ends, with back-off from 100 ms to 5 s. Returns a function that ends
+ * this and hands over the last connection. It is still open and still holds the owner's lock: nobody else may start
+ * Postgres while it stops.
  */
 async function supervise(
   connect: (signal: AbortSignal) => Promise<pg.Client>,
@@ -113,7 +113,7 @@ async function supervise(
   };
 }
 
-/** The transport of a running postmaster, else the socket, else a free port when the socket's path is too long. */
+/** Returns the transport of a running postmaster, else the socket, or a free port if its path is too long. */
 async function choosePort(cluster: string): Promise<TcpPort> {
   if ((await runningPostmaster(cluster)) !== null) return (await readPidFile(cluster))?.port ?? null;
   if (Buffer.byteLength(join(cluster, `.s.PGSQL.${SOCKET_PORT}`)) <= MAX_SOCKET_PATH) return null;

@@ -7,13 +7,13 @@ import { ensureDatabase, ownerLockHolder, tryOwnerLock } from './owner.sql.ts';
 import { isAlive } from './postmaster.ts';
 
 const CONNECT_TIMEOUT_MS = 3_000;
-/** How long a lock may outlive its killed owner: until Postgres sees the closed connection, normally a few ms. */
+/** The time that a lock may outlive its killed owner: until Postgres sees the closed connection, normally a few ms. */
 const STALE_LOCK_MS = 20_000;
 
-/** What a connection attempt tells about the server. */
+/** The state of the server that a connection attempt found. */
 export type Attempt =
   | { kind: 'open'; client: pg.Client }
-  /** It runs, and will take connections: recovery after a crash, or a shutdown. */
+  /** It runs, and will accept connections later: recovery after a crash, or a shutdown. */
   | { kind: 'starting' }
   /** Nothing listens. */
   | { kind: 'absent' }
@@ -47,8 +47,8 @@ export async function connectOwner(dsn: string): Promise<Attempt> {
 }
 
 /**
- * Makes this process the owner of the data dir for as long as `client` lives, and makes sure that the service's database
- * exists; gives true. Throws ConfigError `data dir in use by pid N` when another server is.
+ * Makes this process the owner of the data dir for as long as `client` lives, makes sure that the service's database
+ * exists, and returns true. Throws ConfigError `data dir in use by pid N` if another server is the owner.
  */
 export async function becomeOwner(client: pg.Client): Promise<true> {
   const session = sessionOf(client);

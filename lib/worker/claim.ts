@@ -7,6 +7,7 @@ import { isDatabaseAway } from '../db/errors.ts';
 import type { BatchContext, ClaimedItem } from '../model/batch.ts';
 import { claimItems, readContexts, readOpenWork, releaseUnheld } from './claim.sql.ts';
 import { planClaim } from './fair.ts';
+import { isHeld, type Tenure } from './lease/tenure.ts';
 
 const MAX_CONTEXTS = 10_000;
 /** Pause before trying again when another replica held every batch that was wanted. */
@@ -18,11 +19,11 @@ const RETRY_MAX_MS = 1000;
 export interface Claimer {
   /**
    * Claims up to `want` items. `more`: work that is due is left, so ask again while there is room. `nextDueMs`: when the
-   * next released item may run, null when none waits. Throws database errors: nothing is claimed then, or it is rescued.
+   * next released item may run, null when none waits. Claims nothing in a tenure that ends meanwhile. Throws database errors: nothing is claimed then, or it is rescued.
    */
-  claim(workerId: string, want: number): Promise<{ items: ClaimedItem[]; more: boolean; nextDueMs: number | null }>;
+  claim(tenure: Tenure, want: number): Promise<{ items: ClaimedItem[]; more: boolean; nextDueMs: number | null }>;
   /** Gives back what the database says is this worker's but is not in `held`: the answer of its claim was lost. */
-  releaseUnheld(workerId: string, held: ReadonlyMap<string, ReadonlySet<number>>): Promise<void>;
+  releaseUnheld(tenure: Tenure, held: ReadonlyMap<string, ReadonlySet<number>>): Promise<void>;
 }
 
 export interface ClaimerDeps {
@@ -40,7 +41,7 @@ export interface ClaimerDeps {
 export function createClaimer(deps: ClaimerDeps): Claimer {
   let contexts = new Map<string, BatchContext>();
 
-  const contextsOf = async (ids: ReadonlySet<string>): Promise<void> => {
+  const contextsOf = async (ids: ReadonlySet<string>, { signal }: Tenure): Promise<void> => {
     const missing = [...ids].filter((id) => !contexts.has(id));
     if (missing.length === 0) return;
     if (contexts.size > MAX_CONTEXTS) contexts = new Map();
@@ -50,6 +51,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
     const read = await retryUntil(() => readContexts(deps.db, wanted), {
       min: RETRY_MIN_MS,
       max: RETRY_MAX_MS,
+      signal,
       mends: isDatabaseAway,
       onFirst: (error) => deps.log.warn({ err: reasonOf(error) }, 'claim waits for the database'),
     });
@@ -57,7 +59,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
   };
 
   return {
-    async releaseUnheld(workerId, held) {
+    async releaseUnheld({ workerId }, held) {
       const batchIds: string[] = [];
       const idxs: number[] = [];
       for (const [batchId, items] of held) {
@@ -68,18 +70,22 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
       }
       await releaseUnheld(deps.db, workerId, deps.instance, batchIds, idxs);
     },
-    async claim(workerId, want) {
+    async claim(tenure, want) {
       const start = performance.now();
       const work = await readOpenWork(deps.db);
       const plan = planClaim(work.batches, want);
       if (plan.batchIds.length === 0) return { items: [], more: false, nextDueMs: work.nextDueMs };
-      const { rows, catalogVersion } = await claimItems(deps.db, workerId, plan.batchIds, plan.counts, plan.due);
+      const { rows, catalogVersion } = await claimItems(deps.db, tenure.workerId, plan.batchIds, plan.counts, plan.due);
       deps.observe((performance.now() - start) / 1000);
       if (rows.length === 0) {
         await sleep(CONTENTION_MS * (1 + 3 * deps.random()));
         return { items: [], more: true, nextDueMs: work.nextDueMs };
       }
-      await Promise.all([deps.refreshCatalog(catalogVersion), contextsOf(new Set(rows.map((row) => row.batchId)))]);
+      await Promise.all([
+        deps.refreshCatalog(catalogVersion),
+        contextsOf(new Set(rows.map((row) => row.batchId)), tenure),
+      ]);
+      if (!isHeld(tenure)) return { items: [], more: false, nextDueMs: null };
       // Under an older catalogue a new key would look deleted: the items go back until the newer one can be read.
       if (deps.catalogVersion() < catalogVersion) throw new Error('the catalogue of the claim could not be loaded');
       const items = rows.flatMap((row): ClaimedItem[] => {

@@ -3,7 +3,8 @@ import { rm } from 'node:fs/promises';
 import { type ClientRequest, get, type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { call, completed, eventually, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { call, completed, eventually, finished, itemsOf, submit } from './support/calls.ts';
 import { KEYS } from './support/catalog.ts';
 import { openScene, type Scene } from './support/scene.ts';
 

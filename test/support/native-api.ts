@@ -1,4 +1,4 @@
-import { createHash, randomUUID } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -125,10 +125,7 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     wakes,
     seen,
     call: (way, call) => (way === 'node' ? overHttp(url, call) : asEvent(find, call)),
-    async sql(text, values = []) {
-      const name = `test_${createHash('md5').update(text).digest('hex')}`;
-      return (await database.db.query<Record<string, unknown>>({ name, text, values })).rows;
-    },
+    sql: database.sql,
     async close() {
       await server.close(0);
       await database.close();

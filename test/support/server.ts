@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline';
 import { ROOT } from './root.ts';
 
 const PROGRAM = join(ROOT, 'bin/server.ts');
+export const FASTER_TIME = join(ROOT, 'test/support/faster-time.mjs');
 const READY_WITHIN_MS = 60_000;
 
 /** One line of the server's JSON log. */
@@ -54,6 +55,8 @@ export interface ServerOptions {
   /** Default: `<home>/payloads`. */
   payloadDir?: string;
   env?: Record<string, string>;
+  /** How many times as fast its heartbeats, time limits and back-offs run; see faster-time.mjs. */
+  speed?: number;
   /** False returns at once, for servers that are not going to be ready. */
   waitUntilReady?: boolean;
 }
@@ -72,7 +75,7 @@ export async function startServer(options: ServerOptions): Promise<ServerProcess
   await mkdir(home, { recursive: true });
   await writeFile(catalogPath, options.catalog);
   const dataDir = join(home, 'data');
-  const child = spawn(process.execPath, [PROGRAM], {
+  const child = spawn(process.execPath, [...(options.speed ? ['--import', FASTER_TIME] : []), PROGRAM], {
     cwd: home,
     detached: true,
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -86,6 +89,7 @@ export async function startServer(options: ServerOptions): Promise<ServerProcess
       RELAY_CATALOG: catalogPath,
       RELAY_ADMIN_TOKEN: 'test-admin',
       ...(dsn === null ? {} : { RELAY_PG_DSN: dsn }),
+      ...(options.speed ? { RELAY_TEST_SPEED: String(options.speed) } : {}),
       ...options.env,
     },
   });

@@ -101,6 +101,23 @@ export async function lockSilentWorkers(db: Db, exceptId: string): Promise<strin
   return result.rows.map((row) => row.id);
 }
 
+/**
+ * The instances whose workers may still run: their last heartbeat is younger than the lease, or Postgres itself is. The
+ * workers that `lockSilentWorkers` would take for lost are left out.
+ */
+export async function listLiveInstances(db: Db): Promise<string[]> {
+  const result = await db.query<{ instance: string }>({
+    name: 'list_live_instances',
+    text: `
+      select distinct instance from workers
+      where beat_at >= clock_timestamp() - $1::int * interval '1 second'
+        or pg_postmaster_start_time() >= clock_timestamp() - $1::int * interval '1 second'
+      order by instance`,
+    values: [LEASE_SECONDS],
+  });
+  return result.rows.map((row) => row.instance);
+}
+
 /** Former workers of an instance, locked: the instance itself starts again and takes their items back at once. */
 export async function lockFormerWorkers(db: Db, instance: string, exceptId: string): Promise<string[]> {
   const result = await db.query<{ id: string }>({
@@ -136,7 +153,7 @@ export async function rescueItems(
           state = case when l.status = 'cancelled' then 'cancelled'
             when i.losses + 1 >= $3::int then 'discarded' else 'available' end::item_state,
           error = case when l.status <> 'cancelled' and i.losses + 1 >= $3::int
-            then 'batch item: interrupted: ' || (i.losses + 1) || ' workers lost' end,
+            then 'batch item: interrupted: ' || (i.losses + 1) || case when i.losses = 0 then ' worker lost' else ' workers lost' end end,
           finalized_at = case when l.status = 'cancelled' or i.losses + 1 >= $3::int then clock_timestamp() end,
           not_before = case when l.status <> 'cancelled' and i.losses + 1 < $3::int then clock_timestamp() end,
           losses = i.losses + 1, worker_id = null

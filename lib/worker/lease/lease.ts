@@ -3,6 +3,7 @@ import { reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Db } from '../../db/database.ts';
 import { deleteWorker, type Heartbeat, insertWorker, sendHeartbeat } from './lease.sql.ts';
+import { beginTenure, isHeld, NO_TENURE, type Tenure } from './tenure.ts';
 
 const TICK_MS = 1000;
 const HEARTBEAT_BUSY_MS = 5000;
@@ -23,15 +24,17 @@ export interface LeaseDeps {
   onHeartbeat(heartbeat: Heartbeat): void;
   /** No heartbeat got through for 30 s: others may have the items by now. Running calls are aborted. */
   onSilent(): void;
-  /** The lease was taken by a rescue: nothing held is ours any more. A new id follows. */
-  onLost(): void;
-  /** A (new) worker id holds a lease: items may be claimed under it. */
-  onReady(workerId: string): void;
+  /** A worker id holds a lease: items may be claimed in this tenure. A later one follows when it is lost. */
+  onTenure(tenure: Tenure): void;
 }
 
 export interface Lease {
-  /** The present worker id; null until the first lease stands. */
+  /** Begins to take a lease and to renew it. Until then nothing is sent, and nobody is told anything. */
+  start(): void;
+  /** The present worker id; null while no lease stands. */
   id(): string | null;
+  /** The present tenure; one that has ended while no lease stands. */
+  tenure(): Tenure;
   /** A lease stands and has been renewed within 20 s. */
   healthy(): boolean;
   /** A lease stands and has been renewed within 30 s: what it holds is still ours. */
@@ -47,12 +50,14 @@ export interface Lease {
 }
 
 /**
- * A worker's lease, kept in database time. A worker frozen for longer than the lease finds its row gone when it wakes: it
- * drops what it holds and goes on under a new id; the fence (worker id and claim number) keeps its late writes out.
+ * A worker's lease, kept in database time. A worker frozen for longer than the lease finds its row gone when it wakes: its
+ * tenure ends, with all that it holds, and the next one begins under a new id. The fence (worker id and claim number) keeps
+ * late writes out.
  */
 export function createLease(deps: LeaseDeps): Lease {
-  let workerId: string | null = null;
-  let registered = false;
+  let { tenure, end } = { tenure: NO_TENURE, end: () => {} };
+  /** The id of the tenure to come: an insert whose answer was lost is repeated with the same one. */
+  let nextId = uuidv7(deps.clock.now());
   let lastHeartbeat = deps.clock.monotonic();
   let lastTick = lastHeartbeat;
   let gapEnded = Number.NEGATIVE_INFINITY;
@@ -64,23 +69,21 @@ export function createLease(deps: LeaseDeps): Lease {
   const heartbeat = async (): Promise<void> => {
     const start = deps.clock.monotonic();
     try {
-      if (!registered) {
-        workerId ??= uuidv7(deps.clock.now());
-        await insertWorker(deps.db, workerId, deps.instance);
-        registered = true;
+      if (!isHeld(tenure)) {
+        await insertWorker(deps.db, nextId, deps.instance);
+        ({ tenure, end } = beginTenure(nextId));
         lastHeartbeat = start;
-        deps.onReady(workerId);
+        deps.onTenure(tenure);
       }
-      const result = await sendHeartbeat(deps.db, workerId!, deps.heldBatches());
+      const result = await sendHeartbeat(deps.db, tenure.workerId, deps.heldBatches());
       if (start - lastHeartbeat > STOP_CLAIMING_MS) gapEnded = deps.clock.monotonic();
       lastHeartbeat = start;
       offset = result.nowMs - deps.clock.now();
       silent = false;
       if (result.alive) return deps.onHeartbeat(result);
-      deps.log.warn({ worker: workerId }, 'lease lost, going on under a new id');
-      workerId = null;
-      registered = false;
-      deps.onLost();
+      deps.log.warn({ worker: tenure.workerId }, 'lease lost, going on under a new id');
+      nextId = uuidv7(deps.clock.now());
+      end();
       if (!stopped) await heartbeat();
     } catch (error) {
       deps.log.warn({ err: reasonOf(error) }, 'heartbeat failed');
@@ -106,17 +109,21 @@ export function createLease(deps: LeaseDeps): Lease {
       deps.onSilent();
     }
     const busy = deps.heldBatches().length > 0;
-    if (!registered || frozen || age >= (busy ? HEARTBEAT_BUSY_MS : HEARTBEAT_IDLE_MS) - TICK_MS / 2)
+    if (!isHeld(tenure) || frozen || age >= (busy ? HEARTBEAT_BUSY_MS : HEARTBEAT_IDLE_MS) - TICK_MS / 2)
       void heartbeatNow();
   };
 
-  const timer = setInterval(tick, TICK_MS);
-  void heartbeatNow();
+  let timer: NodeJS.Timeout | undefined;
 
   return {
-    id: () => (registered ? workerId : null),
-    healthy: () => registered && deps.clock.monotonic() - lastHeartbeat < STOP_CLAIMING_MS,
-    stands: () => registered && deps.clock.monotonic() - lastHeartbeat < GIVE_UP_MS,
+    start() {
+      timer = setInterval(tick, TICK_MS);
+      void heartbeatNow();
+    },
+    id: () => (isHeld(tenure) ? tenure.workerId : null),
+    tenure: () => tenure,
+    healthy: () => isHeld(tenure) && deps.clock.monotonic() - lastHeartbeat < STOP_CLAIMING_MS,
+    stands: () => isHeld(tenure) && deps.clock.monotonic() - lastHeartbeat < GIVE_UP_MS,
     mayRescue: () => deps.clock.monotonic() - gapEnded > NO_RESCUE_AFTER_GAP_MS,
     dbNow: () => deps.clock.now() + offset,
     heartbeatNow,
@@ -124,8 +131,9 @@ export function createLease(deps: LeaseDeps): Lease {
       stopped = true;
       clearInterval(timer);
       await sending;
-      if (clean && registered && workerId !== null) await deleteWorker(deps.db, workerId).catch(() => {});
-      registered = false;
+      const id = isHeld(tenure) ? tenure.workerId : null;
+      end();
+      if (clean && id !== null) await deleteWorker(deps.db, id).catch(() => {});
     },
   };
 }

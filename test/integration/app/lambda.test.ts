@@ -44,11 +44,7 @@ beforeEach(async () => {
   upstream.forget();
 });
 
-async function sql<Row extends Record<string, unknown>>(text: string, values: unknown[] = []): Promise<Row[]> {
-  return (
-    await database.db.query<Row>({ name: `test_${Buffer.from(text).toString('base64').slice(-50)}`, text, values })
-  ).rows;
-}
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 
 async function submit(count: number, prefix: string, model = 'fast'): Promise<string> {
   const answer = await aws.call({ method: 'POST', path: '/v1/batches', body: itemsOf(count, prefix, model) });

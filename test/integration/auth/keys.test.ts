@@ -40,9 +40,7 @@ beforeEach(async () => {
   };
 });
 
-async function run(text: string, values: unknown[] = []) {
-  return (await database.db.query<QueryResultRow>({ name: text.slice(0, 60), text, values })).rows;
-}
+const run = (text: string, values?: unknown[]) => database.sql(text, values);
 
 async function store(name: string, spec: object): Promise<[string, string]> {
   const keyId = randomUUID();

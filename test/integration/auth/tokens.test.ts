@@ -23,7 +23,7 @@ import { createLog } from '../../../lib/base/log.ts';
 import { readCatalogVersion } from '../../../lib/catalog/catalog-state.sql.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
 import { readRevokedTokens } from '../../../lib/catalog/revoked-tokens.sql.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import type { Db } from '../../../lib/db/database.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
@@ -46,9 +46,7 @@ beforeEach(async () => {
   [ann, bob, project] = [await object('User', 'ann'), await object('User', 'bob'), await object('Project', 'x')];
 });
 
-async function run(text: string, values: unknown[] = []) {
-  return (await database.db.query({ name: text.slice(0, 60), text, values })).rows;
-}
+const run = (text: string, values?: unknown[]) => database.sql(text, values);
 
 async function object(kind: string, name: string, spec: object = {}): Promise<string> {
   const id = randomUUID();

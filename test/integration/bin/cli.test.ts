@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { rotateSigningKeys } from '../../../lib/auth/signing-keys.ts';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { createLog } from '../../../lib/base/log.ts';
-import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secrets/secret-box.ts';
 import { createDb } from '../../../lib/db/database.ts';
 import { migrate } from '../../../lib/db/migrate.ts';
 import { createFileStore } from '../../../lib/payloads/file-store.ts';
@@ -60,10 +60,6 @@ async function file(name: string, text: string): Promise<string> {
   const path = join(directory, name);
   await writeFile(path, text);
   return path;
-}
-
-async function rows<Row extends object>(text: string): Promise<Row[]> {
-  return (await database.db.query<Row & Record<string, unknown>>({ name: text, text, values: [] })).rows;
 }
 
 async function dropSchema(): Promise<void> {
@@ -137,7 +133,7 @@ describe('apply', () => {
     expect({ status, out }).toEqual({ status: 1, out: '' });
     expect(errors).toContain('document 2');
     expect(errors).toContain('document 3');
-    expect(await rows('select 1 from catalog_objects')).toEqual([]);
+    expect(await database.sql('select 1 from catalog_objects')).toEqual([]);
   });
 
   test('deletes what it no longer finds only with --prune', async () => {
@@ -146,7 +142,7 @@ describe('apply', () => {
     await relayBatch(['apply', first]);
     expect((await relayBatch(['apply', second])).out).toContain('0 deleted');
     expect((await relayBatch(['apply', second, '--prune'])).out).toContain('1 deleted');
-    expect(await rows('select name from catalog_objects')).toEqual([{ name: 'other' }]);
+    expect(await database.sql('select name from catalog_objects')).toEqual([{ name: 'other' }]);
   });
 
   test('warns of variables that are not set, and applies all the same', async () => {
@@ -177,14 +173,14 @@ describe('rekey', () => {
     expect(ended).toMatchObject({ status: 0, out: expect.stringMatching(/^1 host keys/) });
     expect(ended.out + ended.errors).not.toContain(NEW_KEY);
     const { keyId } = createSecretBox(parseMasterKey(NEW_KEY));
-    expect(await rows('select key_id from host_key_secrets')).toEqual([{ key_id: keyId }]);
-    expect(await rows('select key_id from token_signing_keys')).toEqual([{ key_id: keyId }]);
+    expect(await database.sql('select key_id from host_key_secrets')).toEqual([{ key_id: keyId }]);
+    expect(await database.sql('select key_id from token_signing_keys')).toEqual([{ key_id: keyId }]);
     expect((await relayBatch(['rotate-signing-key'], { RELAY_MASTER_KEY: NEW_KEY })).status).toBe(0);
   });
 
   test('changes nothing with a wrong old key, and asks for what is missing', async () => {
     await relayBatch(['apply', await file('a.yaml', `${HOST}---\n${STORED}`)], { RELAY_MASTER_KEY: OLD_KEY });
-    const before = await rows('select * from host_key_secrets');
+    const before = await database.sql('select * from host_key_secrets');
     const wrong = await relayBatch(['rekey'], { RELAY_MASTER_KEY: NEW_KEY, RELAY_NEW_MASTER_KEY: OLD_KEY });
     expect(wrong).toMatchObject({ status: 1, errors: expect.stringContaining('RELAY_MASTER_KEY') });
     expect((await relayBatch(['rekey'], { RELAY_MASTER_KEY: OLD_KEY })).errors).toContain(
@@ -193,7 +189,7 @@ describe('rekey', () => {
     expect((await relayBatch(['rekey'], { RELAY_NEW_MASTER_KEY: NEW_KEY })).errors).toContain(
       'RELAY_MASTER_KEY is missing',
     );
-    expect(await rows('select * from host_key_secrets')).toEqual(before);
+    expect(await database.sql('select * from host_key_secrets')).toEqual(before);
   });
 });
 
@@ -202,7 +198,9 @@ describe('rotate-signing-key', () => {
     const first = await rotateSigningKeys(database.db, createSecretBox(parseMasterKey(OLD_KEY)));
     const { status, out } = await relayBatch(['rotate-signing-key'], { RELAY_MASTER_KEY: OLD_KEY });
     expect(status).toBe(0);
-    const keys = await rows<{ kid: string; state: string }>('select kid, state from token_signing_keys order by state');
+    const keys = await database.sql<{ kid: string; state: string }>(
+      'select kid, state from token_signing_keys order by state',
+    );
     expect(keys).toEqual([
       { kid: expect.any(String), state: 'current' },
       { kid: first, state: 'previous' },

@@ -9,8 +9,8 @@ import { readCatalogVersion } from '../../../lib/catalog/catalog-state.sql.ts';
 import { CatalogError, type CatalogFault } from '../../../lib/catalog/documents/document.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
-import { checkMasterKey, rekeySecrets } from '../../../lib/catalog/rekey.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { checkMasterKey, type RekeyHooks, rekeySecrets } from '../../../lib/catalog/secrets/rekey.ts';
+import { createSecretBox, type SecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 import { ROOT } from '../../support/root.ts';
 
@@ -371,16 +371,21 @@ test('the master key is checked at start, and changed in one transaction', async
   await apply(FULL);
   const other = createSecretBox(randomBytes(32));
   await expect(checkMasterKey(database.db, null)).rejects.toThrow(/^RELAY_MASTER_KEY is missing/);
-  await expect(checkMasterKey(database.db, other)).rejects.toThrow(`is the wrong key (${other.keyId})`);
+  await expect(checkMasterKey(database.db, other)).rejects.toThrow(
+    `RELAY_MASTER_KEY has the fingerprint ${other.keyId}, this database was written with ${box.keyId}`,
+  );
   await checkMasterKey(database.db, box);
 
-  const failing = rekeySecrets(database.db, box, other, () => Promise.reject(new Error('no')));
+  const requireStopped = async () => {};
+  const rekey = (from: SecretBox, to: SecretBox, alsoReseal: RekeyHooks['alsoReseal']) =>
+    rekeySecrets(database.db, from, to, { requireStopped, alsoReseal });
+  const failing = rekey(box, other, () => Promise.reject(new Error('no')));
   await expect(failing).rejects.toThrow('no');
   await checkMasterKey(database.db, box);
-  await expect(rekeySecrets(database.db, other, box, async () => {})).rejects.toBeInstanceOf(ConfigError);
+  await expect(rekey(other, box, async () => {})).rejects.toBeInstanceOf(ConfigError);
 
   const resealed: string[] = [];
-  const count = await rekeySecrets(database.db, box, other, async (_tx, from, to) => {
+  const count = await rekey(box, other, async (_tx, from, to) => {
     resealed.push(from.keyId, to.keyId);
   });
   expect([count, resealed]).toEqual([1, [box.keyId, other.keyId]]);

@@ -1,6 +1,4 @@
-import { createHash } from 'node:crypto';
 import fc from 'fast-check';
-import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { reserve } from '../../../lib/limits/reserve.ts';
@@ -15,9 +13,7 @@ beforeAll(async () => {
 });
 afterAll(() => pg.close());
 
-async function sql(text: string, ...values: unknown[]) {
-  return (await pg.db.query<QueryResultRow>({ name: createHash('md5').update(text).digest('hex'), text, values })).rows;
-}
+const sql = (text: string, ...values: unknown[]) => pg.sql(text, values);
 
 /** A rule, and a state that its bucket may be in: taken some time ago, in this window, the one before, or long ago. */
 const bucket = fc

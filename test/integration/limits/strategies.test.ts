@@ -1,5 +1,3 @@
-import { createHash } from 'node:crypto';
-import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { countConcurrency } from '../../../lib/limits/limits.sql.ts';
@@ -26,9 +24,7 @@ beforeEach(async () => {
   await sql('delete from limit_concurrency');
 });
 
-async function sql(text: string, ...values: unknown[]) {
-  return (await pg.db.query<QueryResultRow>({ name: createHash('md5').update(text).digest('hex'), text, values })).rows;
-}
+const sql = (text: string, ...values: unknown[]) => pg.sql(text, values);
 
 function rule(strategy: Strategy, amount: number, window: number, meter: Meter = 'requests'): BucketRule {
   return { bucketId: uuidv7(), scope: 'policy', name: 'default', meter, amount, window, strategy };

@@ -15,8 +15,7 @@ afterEach(async () => {
   for (const listener of listeners.splice(0)) await listener.stop();
 });
 
-const sql = async (text: string) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values: [] })).rows;
+const sql = (text: string) => database.sql(text);
 const backends = () =>
   sql(`select pid from pg_stat_activity where application_name = 'relay-batch listen'
   and datname = current_database()`);

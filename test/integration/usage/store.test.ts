@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto';
-import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { insertBatch } from '../../../lib/batch/batches.sql.ts';
@@ -15,8 +14,7 @@ beforeAll(async () => {
 });
 afterAll(() => database.close());
 
-const rows = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<QueryResultRow>({ name: '', text, values })).rows;
+const rows = (text: string, values?: unknown[]) => database.sql(text, values);
 
 const newBatch = (id: string) => ({
   id,

@@ -19,8 +19,7 @@ beforeEach(async () => {
   await sql('delete from workers');
 });
 
-const sql = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values })).rows;
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const idxs = (rows: { idx: number }[]) => rows.map(({ idx }) => idx);
 
 function release(workerId: string, rows: { batchId: string; idx: number; claimNo: number }[], delayMs = 0) {

@@ -20,8 +20,7 @@ beforeEach(async () => {
   for (const table of ['batch_cursors', 'batch_items', 'batches', 'workers']) await sql(`delete from ${table}`);
 });
 
-const sql = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values })).rows;
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 
 function commit(workerId: string, rows: OutcomeRow[], db: Db = database.db, segmentId = uuidv7()) {
   const routes = rows.map(() => routeId(NO_ROUTE));

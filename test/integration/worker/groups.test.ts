@@ -3,16 +3,18 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { type Clock, systemClock, uuidv7Time } from '../../../lib/base/clock.ts';
-import { createLog } from '../../../lib/base/log.ts';
 import type { Database, Db } from '../../../lib/db/database.ts';
 import type { BatchContext, ClaimedItem } from '../../../lib/model/batch.ts';
 import type { UsageFacts } from '../../../lib/model/usage-event.ts';
 import { createFileStore } from '../../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../../lib/payloads/payload-store.ts';
-import { createGroupCommit, type FinalItem, type GroupCommitDeps } from '../../../lib/worker/commit.ts';
+import { createGroupCommit, type GroupCommitDeps } from '../../../lib/worker/commit.ts';
+import type { FinalItem } from '../../../lib/worker/commit-group.ts';
 import { NO_ROUTE } from '../../../lib/worker/item/outcome.ts';
+import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
 import { claim, makeBatch, makeWorker, success } from '../../support/batches.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
+import { strictLog } from '../../support/strict-log.ts';
 
 let database: TestDatabase;
 let root: string;
@@ -28,8 +30,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(root, { recursive: true, force: true }));
 
-const sql = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values })).rows;
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const items = (id: string) => sql('select * from batch_items where batch_id = $1 order by idx', [id]);
 const events = (id: string) => sql('select * from usage_events where batch_id = $1 order by batch_idx', [id]);
 const segments = async () =>
@@ -49,7 +50,7 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
     db: database.db,
     store,
     clock: systemClock,
-    log: createLog('silent'),
+    log: strictLog(),
     instance: 'test',
     flushMs: 1,
     onCommitted: (group, finished) => {
@@ -68,7 +69,7 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
     observe: () => {},
     ...change,
   });
-  commits.useWorker(worker);
+  let { tenure, end } = beginTenure(worker);
   const context = { id } as BatchContext;
   const add = (i: number, usage: Partial<UsageFacts> = {}, response: string | null = `{"n":${i}}`) => {
     const row = rows[i]!;
@@ -83,7 +84,7 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
         usage: { ...success(row).usage, route: NO_ROUTE, ...usage },
       },
     };
-    commits.add(final);
+    commits.add(tenure, final);
   };
   /** Resolves when what was told fits. */
   const until = (fits: () => boolean) =>
@@ -96,7 +97,16 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
       changes.add(look);
       look();
     });
-  return { id, worker, commits, add, told, until };
+  /** Ends the tenure; what is added from now on is of a new one, under another worker id. */
+  const loseLease = () => {
+    end();
+    return async () => {
+      const next = await makeWorker(database.db);
+      await sql('update batch_items set worker_id = $2 where batch_id = $1', [id, next]);
+      ({ tenure, end } = beginTenure(next));
+    };
+  };
+  return { id, worker, commits, add, told, until, loseLease };
 }
 
 test('outcomes of one window stand in one segment, each span its own bytes', async () => {
@@ -185,7 +195,7 @@ test('case 33: a commit whose answer was lost is done once, and its segment stay
   for (let i = 0; i < 4; i++) add(i);
   await commits.flush();
   expect(told).toMatchObject({ committed: 4, finished: [] });
-  expect(told.blocked).toEqual([true, true, false]);
+  expect(told.blocked).toEqual([true, false]);
   expect(await events(id)).toHaveLength(4);
   const [segment] = new Set((await items(id)).filter((row) => row.state === 'completed').map((row) => row.segment_id));
   expect(await sql('select segment_id from segment_refs where batch_id = $1', [id])).toEqual([{ segment_id: segment }]);
@@ -204,11 +214,11 @@ test('a database that is away is waited for', async () => {
 test('a lease that is lost while it waits drops the group, and claims are no longer held up', async () => {
   let away = true;
   const db = faulty(() => (away ? 'before' : null));
-  const { id, commits, add, told, until } = await start(2, { db });
+  const { id, commits, add, told, until, loseLease } = await start(2, { db });
   add(0);
   await until(() => told.blocked.length > 0);
   add(1, {}, null);
-  commits.drop();
+  const goOn = loseLease();
   expect([commits.size(), commits.full()]).toEqual([0, false]);
   await commits.flush();
   away = false;
@@ -216,10 +226,11 @@ test('a lease that is lost while it waits drops the group, and claims are no lon
   expect(told.blocked.at(-1)).toBe(false);
   expect(told.committed).toBe(0);
   expect((await items(id)).map(({ state }) => state)).toEqual(['running', 'running']);
+  // An outcome that comes after the end is dropped as well.
+  add(0);
+  expect([told.dropped, commits.size()]).toEqual([3, 0]);
   // Under the new id it goes on.
-  const worker = await makeWorker(database.db);
-  await sql('update batch_items set worker_id = $2 where batch_id = $1', [id, worker]);
-  commits.useWorker(worker);
+  await goOn();
   add(0);
   add(1);
   await commits.flush();

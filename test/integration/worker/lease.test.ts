@@ -18,8 +18,7 @@ afterEach(async () => {
   for (const lease of leases.splice(0)) await lease.stop(true);
 });
 
-const sql = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values })).rows;
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const workers = async () => (await sql('select id from workers order by id')).map(({ id }) => id);
 
 /** A lease over a database that can be taken away and a clock that the test sets. */
@@ -47,10 +46,13 @@ function start(held: string[] = [], away = false) {
       tell('beat');
     },
     onSilent: () => tell('silent'),
-    onLost: () => tell('lost'),
-    onReady: (id) => tell(`ready ${id}`),
+    onTenure: ({ workerId, signal }) => {
+      tell(`ready ${workerId}`);
+      signal.addEventListener('abort', () => tell('lost'));
+    },
   });
   leases.push(lease);
+  lease.start();
   const until = (what: string) =>
     new Promise<void>((resolve) => {
       const look = () => {
@@ -67,6 +69,7 @@ function start(held: string[] = [], away = false) {
 test('stands from its first beat on, and tells the database’s time', async () => {
   const { lease, told, beats, until } = start();
   expect([lease.id(), lease.healthy(), lease.stands()]).toEqual([null, false, false]);
+  expect(lease.tenure().signal.aborted).toBe(true);
   await until('beat');
   expect(told).toEqual([`ready ${lease.id()}`, 'beat']);
   expect(await workers()).toEqual([lease.id()]);
@@ -114,10 +117,13 @@ test('of a batch whose window is closed says so while there is something to expi
 test('a lease that was taken is given up for one under a new id, in the same beat', async () => {
   const { lease, told, until } = start();
   await until('beat');
+  const ended = lease.tenure();
   const first = lease.id();
   await sql('delete from workers');
   await lease.heartbeatNow();
   expect(lease.id()).not.toBe(first);
+  expect([ended.signal.aborted, lease.tenure().signal.aborted]).toEqual([true, false]);
+  expect(lease.tenure().workerId).toBe(lease.id());
   expect(told.slice(2)).toEqual(['lost', `ready ${lease.id()}`, 'beat']);
   expect(await workers()).toEqual([lease.id()]);
 });
@@ -150,9 +156,11 @@ test('a stop takes the lease away when nothing is held, and leaves it when somet
   const [clean, unclean] = [start(), start()];
   await Promise.all([clean.until('beat'), unclean.until('beat')]);
   const left = unclean.lease.id();
+  const tenures = [clean.lease.tenure(), unclean.lease.tenure()];
   await clean.lease.stop(true);
   await unclean.lease.stop(false);
   expect(await workers()).toEqual([left]);
   expect(unclean.lease.healthy()).toBe(false);
+  expect(tenures.map(({ signal }) => signal.aborted)).toEqual([true, true]);
   await sql('delete from workers');
 });

@@ -38,8 +38,7 @@ afterEach(() => rm(root, { recursive: true, force: true }));
 
 const log = createLog('silent');
 const HOUR = 3_600_000;
-const sql = async (text: string, values: unknown[] = []) =>
-  (await database.db.query<Record<string, unknown>>({ name: '', text, values })).rows;
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const key = (id: string) => ({ id, owner: 'ann', surface: 'relay' });
 const compactDeps = (clock: Clock = systemClock) => ({ db: database.db, payloads, clock, log });
 

@@ -1,10 +1,12 @@
 import { expect, test } from 'vitest';
 import { systemClock } from '../../../lib/base/clock.ts';
-import { createLog } from '../../../lib/base/log.ts';
 import type { BatchContext, ClaimedItem } from '../../../lib/model/batch.ts';
 import { createEngine, type Engine } from '../../../lib/worker/engine.ts';
+import { createHoldings } from '../../../lib/worker/holdings.ts';
 import { type Outcome, refused, released } from '../../../lib/worker/item/outcome.ts';
+import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
 import type { Waiting } from '../../../lib/worker/slot-queue.ts';
+import { strictLog } from '../../support/strict-log.ts';
 
 type Final = Extract<Outcome, { kind: 'final' }>;
 
@@ -27,27 +29,30 @@ function item(batchId: string, idx: number, more: Partial<ClaimedItem> & { owner
 
 /** An engine over claims, runs and records that the test answers itself. */
 function harness(concurrency = 1) {
+  const claimedIn: string[] = [];
   const claims: ((items: ClaimedItem[] | Error) => void)[] = [];
   const runs: { item: ClaimedItem; signal: AbortSignal; end(outcome: Outcome | Error): void }[] = [];
   const finals: { item: ClaimedItem; outcome: Final }[] = [];
   const givenBack: { item: ClaimedItem; outcome: Outcome }[] = [];
   const abandoned: ClaimedItem[] = [];
   const lease = { claims: true, stands: true };
+  const holdings = createHoldings();
   const engine: Engine = createEngine<Waiting>({
     clock: systemClock,
-    log: createLog('silent'),
+    log: strictLog(),
     concurrency,
     mayClaim: () => lease.claims,
     mayRun: () => lease.stands,
-    workerId: () => 'w',
     neverTwice: false,
+    holdings,
     claimer: {
-      claim: () =>
-        new Promise((resolve, reject) =>
+      claim: (tenure) =>
+        new Promise((resolve, reject) => {
+          claimedIn.push(tenure.workerId);
           claims.push((items) =>
             items instanceof Error ? reject(items) : resolve({ items, more: false, nextDueMs: null }),
-          ),
-        ),
+          );
+        }),
       releaseUnheld: async () => {},
     },
     load: async (items) => items.map((one) => ({ item: one, body: Buffer.from('{}') })),
@@ -61,29 +66,35 @@ function harness(concurrency = 1) {
       forget: () => {},
     },
     commits: {
-      add: (one) => void finals.push(one),
+      add: (_, one) => void finals.push(one),
       full: () => false,
       flush: async () => engine.settled(finals),
-      drop: () => {},
-      useWorker: () => {},
       size: () => 0,
     },
     releases: {
-      add: (one, outcome) => void givenBack.push({ item: one, outcome }),
+      add: (_, one, outcome) => void givenBack.push({ item: one, outcome }),
       full: () => false,
       flush: async () => engine.letGo(givenBack.map((one) => one.item)),
-      drop: () => {},
-      useWorker: () => {},
     },
   });
-  return { engine, claims, runs, finals, givenBack, abandoned, lease };
+  const begin = (workerId: string) => {
+    const { tenure, end } = beginTenure(workerId);
+    engine.begin(tenure);
+    return end;
+  };
+  let end = begin('first');
+  const loseLease = () => {
+    end();
+    end = begin('second');
+  };
+  return { engine, holdings, claims, claimedIn, runs, finals, givenBack, abandoned, lease, loseLease };
 }
 
 /** Lets everything that is ready to go on go on. */
 const turn = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
 
 test('a stop waits for the claim under way and gives its items back before it says that nothing is held', async () => {
-  const { engine, claims, givenBack, runs } = harness();
+  const { engine, holdings, claims, givenBack, runs } = harness();
   engine.wake();
   const stopped = engine.stop(1000);
   let over = false;
@@ -94,7 +105,7 @@ test('a stop waits for the claim under way and gives its items back before it sa
   expect(await stopped).toBe(true);
   expect(givenBack.map((one) => one.item.idx)).toEqual([0, 1]);
   expect(runs).toEqual([]);
-  expect(engine.heldBatches()).toEqual([]);
+  expect(holdings.batchIds()).toEqual([]);
 });
 
 test('a stop after a claim without an answer says that something may be left', async () => {
@@ -136,13 +147,13 @@ test('no item starts once the lease is too old, and those that wait are given ba
 });
 
 test('a lost lease forgets what runs: it counts against its owner no more', async () => {
-  const { engine, claims, runs } = harness();
+  const { engine, holdings, claims, runs, loseLease } = harness();
   engine.wake();
   claims[0]!([item('a', 0, { owner: 'ann' }), item('a', 1, { owner: 'ann' })]);
   await turn();
-  engine.dropAll();
+  loseLease();
   expect(runs[0]!.signal.aborted).toBe(true);
-  expect([engine.running(), engine.waiting(), engine.heldBatches()]).toEqual([0, 0, []]);
+  expect([engine.running(), engine.waiting(), holdings.batchIds()]).toEqual([0, 0, []]);
   engine.wake();
   // Equal otherwise, so the older claim goes first; a count that was left behind would let bob pass.
   claims[1]!([item('c', 0, { owner: 'ann' }), item('d', 0, { owner: 'bob' })]);
@@ -151,6 +162,27 @@ test('a lost lease forgets what runs: it counts against its owner no more', asyn
   runs[0]!.end(released(runs[0]!.item, 0));
   await turn();
   expect(engine.running()).toBe(1);
+});
+
+test('a claim that was under way when the lease was lost brings nothing into the next tenure', async () => {
+  const { engine, holdings, claims, claimedIn, runs, loseLease } = harness();
+  engine.wake();
+  loseLease();
+  claims[0]!([item('b', 0)]);
+  await turn();
+  expect([runs.length, holdings.batchIds(), claimedIn]).toEqual([0, [], ['first', 'second']]);
+  claims[1]!([item('b', 0, { claimNo: 2 })]);
+  await turn();
+  expect(runs.map((run) => run.item.claimNo)).toEqual([2]);
+});
+
+test('a claim without an answer is of no concern to the next tenure', async () => {
+  const { engine, claims, loseLease } = harness();
+  engine.wake();
+  loseLease();
+  claims[0]!(new Error('connection lost'));
+  await turn();
+  expect(await engine.stop(0)).toBe(true);
 });
 
 test('a cancel ends waiting items at once and running ones when they let go; a complete answer wins', async () => {
