@@ -42,7 +42,11 @@ export async function readRanges(
   return out;
 }
 
-/** Groups of indexes into `ranges`, each to be read at once, in the order of their offsets. */
+/**
+ * Groups of indexes into `ranges`, each to be read at once, in the order of their offsets.
+ *
+ * @internal Exported for its tests.
+ */
 export function mergeRanges(ranges: readonly Range[]): number[][] {
   const order = ranges.map((_, i) => i).sort((a, b) => ranges[a]!.offset - ranges[b]!.offset);
   const groups: number[][] = [];
