@@ -1,6 +1,8 @@
 import { Buffer } from 'node:buffer';
 import { describe, expect, test } from 'vitest';
 import { ApiError } from '../../lib/base/errors.ts';
+import { PARAM_AND_RULE, parseBy } from '../../lib/base/parse.ts';
+import { UPLOAD_BODY } from '../../lib/batch/submit/create-upload.ts';
 import { fileOptions } from '../../lib/surfaces/files/file-options.ts';
 import { parseCreate } from '../../lib/surfaces/openai/create-request.ts';
 import { parseFilter } from '../../lib/usage/query.ts';
@@ -148,6 +150,22 @@ describe('the form of a file says', () => {
       uploadId: null,
       filename: null,
     });
+  });
+});
+
+describe('the announcement of an upload says', () => {
+  const wrongBytes = wrong('bytes', 'bytes must be a whole number from 1');
+
+  test.for<[object, Refusal]>([
+    [{}, missing('bytes', 'bytes is required')],
+    ...[null, '1', 0, -1, 1.5, 2 ** 53, 1e300, true, [1]].map((bytes): [object, Refusal] => [{ bytes }, wrongBytes]),
+  ])('of %j', ([body, refusal]) => {
+    expect(refusalOf(() => parseBy(UPLOAD_BODY, body, PARAM_AND_RULE))).toEqual(refusal);
+  });
+
+  test('nothing of a whole number', () => {
+    const largest = { bytes: 2 ** 53 - 1, more: 1 };
+    expect(parseBy(UPLOAD_BODY, largest, PARAM_AND_RULE)).toEqual({ bytes: largest.bytes });
   });
 });
 
