@@ -14,9 +14,10 @@ export interface FileOptions {
 /** The parts of a form that are not the file, as they were sent. */
 export type FormFields = ReadonlyMap<string, string>;
 
-const MIN_EXPIRY_SECONDS = 3600;
-/** Also the expiry of a batch file that names none: 30 days. */
-const MAX_EXPIRY_SECONDS = 2_592_000;
+/** A file, and the output of a batch, expires after one hour at the earliest. */
+export const MIN_EXPIRY_SECONDS = 3600;
+/** And after 30 days at the latest, which is also the expiry of a batch file that names none. */
+export const MAX_EXPIRY_SECONDS = 2_592_000;
 const ANCHOR = 'expires_after[anchor]';
 const SECONDS = 'expires_after[seconds]';
 /** The name of a file that is made of an upload, unless the form has one. */

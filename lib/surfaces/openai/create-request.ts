@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { ApiError, cutText } from '../../base/errors.ts';
 import { isObject, paramOf, parseBy, requireObject, type Wording } from '../../base/parse.ts';
 import { bomLength } from '../../json/scan.ts';
+import { MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS } from '../files/file-options.ts';
 import { ENDPOINTS, type Endpoint } from './endpoints.ts';
 
 /** What a create asks for, checked but for the file itself. */
@@ -23,8 +24,6 @@ const WINDOW = '24h';
 const MAX_PAIRS = 16;
 const MAX_KEY = 64;
 const MAX_VALUE = 512;
-const MIN_EXPIRY_SECONDS = 3600;
-const MAX_EXPIRY_SECONDS = 2_592_000;
 
 type Fields = Readonly<Record<string, unknown>>;
 type Issue = z.core.$ZodRawIssue;
