@@ -6,9 +6,9 @@ import { KEYS } from './support/items.ts';
 
 const DRAINS = 10;
 const ITEMS = 20_000;
-/** Backends that are idle tell their statistics within ten seconds. */
+/** Idle backends report their statistics within ten seconds. */
 const STATISTICS_MS = 11_000;
-/** Tables that rows are updated in or deleted from. Usage events are inserted and stay. */
+/** The tables with updated or deleted rows. Usage events are inserted and stay. */
 const TABLES = ['batch_items', 'batches', 'batch_cursors', 'segment_refs', 'limit_buckets', 'workers'];
 
 interface TableRow {
@@ -21,8 +21,8 @@ interface TableRow {
 }
 
 /**
- * Ten drains of 20,000 items under limits, and then what each table takes, beside what it takes once it was written anew:
- * what autovacuum, HOT updates and the fillfactors have to hold together.
+ * Runs ten drains of 20,000 items under limits, and measures the size of each table beside its size after a full
+ * rewrite. Autovacuum, HOT updates and the fillfactors together must keep the two close.
  */
 export async function benchBloat(bed: Bed): Promise<Figure[]> {
   const database = await bed.database();

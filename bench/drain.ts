@@ -10,15 +10,15 @@ import { readMeters } from './support/meters.ts';
 const ITEMS = 20_000;
 const PAIRS = 3;
 const WARM_UP = 2000;
-/** Postgres' processes tell their statistics once a second. */
+/** Postgres' processes report their statistics once a second. */
 const STATISTICS_MS = 1500;
-/** With usage events and limits in (design section 9). */
+/** The targets with usage events and limits (design section 9). */
 const TARGETS: ReadonlyMap<number, number> = new Map([
   [8, 20],
   [64, 35],
 ]);
 
-/** Submits a batch and gives the ms from its 202 to its last final item. */
+/** Submits a batch and returns the ms from its 202 to its last final item. */
 export async function drainOnce(
   server: BenchServer,
   database: BenchDatabase,
@@ -103,12 +103,12 @@ function ratio(name: string, pairs: readonly Pair[], atLeast?: number): Figure {
 
 interface Meters {
   cpuSeconds: number;
-  /** Since the metrics were read last. */
+  /** Since the last read of the metrics. */
   loopDelaySeconds: number;
   transactions: number;
   walBytes: number;
   storedBytes: number;
-  /** Of the write-ahead log, and of segments: each is synced and its directory is. */
+  /** Syncs of the write-ahead log, and of segments: each segment and its directory is synced. */
   syncs: number;
 }
 

@@ -8,6 +8,7 @@ import { readOpenWork } from '../lib/worker/claim.sql.ts';
 import { commitOutcomes } from '../lib/worker/commit.sql.ts';
 import { unsentFacts } from '../lib/worker/item/outcome.ts';
 import { insertWorker, rescueItems, sendHeartbeat } from '../lib/worker/lease/lease.sql.ts';
+import { PERIODS } from '../lib/worker/periods.ts';
 import { deleteExpiredBatches, expireItems } from '../lib/worker/sweep/sweep.sql.ts';
 import type { Bed, BenchDatabase } from './support/bed.ts';
 import { CLAIM, type Claims, openClaims } from './support/claimer.ts';
@@ -15,7 +16,7 @@ import { type Figure, format, quantile, timed } from './support/figure.ts';
 
 const BATCHES = 200;
 const PENDING_EACH = 5000;
-/** Big finished batches of 50,000 items, and small ones of 1,000: half of the history each. */
+/** Finished batches: big ones of 50,000 items and small ones of 1,000, each half of the history. */
 const BIG = 50_000;
 const SMALL = 1000;
 const ROUNDS = 150;
@@ -23,8 +24,8 @@ const ORPHANS = 500;
 const OWNERS = 20;
 
 /**
- * Every statement whose time could depend on history, on 1,000,000 pending items in 200 batches: with 10,000,000 finished
- * items beside them (RELAY_BENCH_GROWTH_ITEMS), and without. Left out of the default run: filling takes minutes.
+ * Every statement whose time could depend on history, on 1,000,000 pending items in 200 batches, with and without
+ * 10,000,000 finished items beside them (RELAY_BENCH_GROWTH_ITEMS). Not in the default run: filling takes minutes.
  */
 export async function benchGrowth(bed: Bed): Promise<Figure[]> {
   const history = Number(process.env.RELAY_BENCH_GROWTH_ITEMS ?? 10_000_000);
@@ -107,7 +108,7 @@ async function createScene(bed: Bed, history: number): Promise<Scene> {
   };
 }
 
-/** Claim, commit, beat and rescue as workers do them. */
+/** Claim, commit, heartbeat and rescue as workers do them. */
 async function createWork({ db, claim }: Claims): Promise<Scene> {
   const worker = randomUUID();
   await insertWorker(db, worker, 'bench');
@@ -135,7 +136,7 @@ async function createWork({ db, claim }: Claims): Promise<Scene> {
       const { committed } = await commitOutcomes(db, group);
       if (committed !== CLAIM) throw new Error(`committed ${committed} items instead of ${CLAIM}`);
     },
-    beat: () => sendHeartbeat(db, worker, []),
+    beat: () => sendHeartbeat(db, worker, [], PERIODS),
     'rescue of 64': async () => {
       const { rescued } = await rescueItems(db, [lost.pop()!], 'bench', 3);
       if (rescued !== CLAIM) throw new Error(`rescued ${rescued} items instead of ${CLAIM}`);
@@ -147,7 +148,7 @@ async function createWork({ db, claim }: Claims): Promise<Scene> {
 const ID_AT = `(substr(uuidv7_floor(at)::text, 1, 14) || '7' || substr(md5(random()::text), 1, 3) || '-8'
   || substr(md5(random()::text), 1, 3) || '-' || substr(md5(random()::text), 1, 12))::uuid`;
 
-/** Finished and compacted batches of the last months, the big ones all of one owner. */
+/** Finished and compacted batches of the last months. One owner has all big ones. */
 async function fillHistory({ sql }: BenchDatabase, items: number): Promise<void> {
   if (items === 0) return;
   for (const [size, owner] of [
@@ -164,7 +165,7 @@ async function fillHistory({ sql }: BenchDatabase, items: number): Promise<void>
       [items / 2 / size, size],
     );
   }
-  // In the order in which they came, as the pages of a table that has grown are.
+  // In the order of their creation, like the pages of a table that has grown.
   await sql(
     `insert into batch_items (batch_id, idx, state, claim_no, input_offset, input_length, input_crc, worker_id, attempts,
        segment_id, output_offset, output_length, output_crc, finalized_at)

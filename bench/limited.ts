@@ -6,7 +6,7 @@ import { KEYS } from './support/items.ts';
 const ITEMS = 10_000;
 const PAIRS = 3;
 
-/** A drain under a policy of three rules that never bite, beside one without rules: concurrency 64, instant upstream. */
+/** A drain under three rules that never refuse, beside one without rules: concurrency 64, instant upstream. */
 export async function benchLimited(bed: Bed): Promise<Figure[]> {
   const database = await bed.database();
   const upstream = await bed.upstream();

@@ -43,7 +43,7 @@ async function median(work: () => Promise<unknown>): Promise<number> {
   return times.sort((a, b) => a - b)[times.length >> 1]!;
 }
 
-/** What the limits of one claim cost, beside an empty round trip on the same connection. */
+/** The cost of the limits of one claim, beside an empty round trip on the same connection. */
 export async function benchLimits(dsn?: string): Promise<Figure[]> {
   if (dsn === undefined) return onEmbedded(benchLimits);
   const db = createDb({ dsn, max: 1, prepared: true, applicationName: 'bench', log: createLog('silent') });

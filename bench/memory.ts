@@ -9,14 +9,16 @@ import { peakGrowth, residentBytes } from './support/process.ts';
 
 const MIB = 2 ** 20;
 const CALLS = 64;
-/** The largest answer that is taken, less room for its head. */
+/** The largest answer that is accepted, less room for its head. */
 const ANSWER_BYTES = 64 * MIB - 4096;
-/** `heldBytes` of the upstream client, and one answer above it: the oldest always reads on. */
+/** `heldBytes` of the upstream client, and one answer above it: the oldest is always read further. */
 const CAP_MIB = 256 + 64;
-/** Not counted: the first MiB of each, and about three answers that are recorded and wait for V8 to collect them. */
+/** Not counted: the first MiB of each, and about three recorded answers that V8 has not collected yet. */
 const BESIDE_MIB = 64 + 3 * 64;
 
-/** 64 answers of 64 MiB at once, until they are recorded and compacted, and then their results read; beside their sum. */
+/**
+ * 64 answers of 64 MiB at once, until they are recorded and compacted; then a read of the results. Beside their sum.
+ */
 export async function benchMemory(bed: Bed): Promise<Figure[]> {
   const database = await bed.database();
   const upstream = await bed.upstream({ answerBytes: ANSWER_BYTES });

@@ -10,7 +10,7 @@ const REQUESTS = 100_000;
 const BODY_BYTES = 256 * MIB;
 const LARGE = 8;
 const PATH = '/v1/messages/batches';
-/** Front-doors: memory may grow by so much, however large the body. */
+/** Front-doors: the most that memory may grow, however large the body. */
 const GROWTH_MIB = 64;
 
 /** The largest create: 100,000 requests and 256 MiB, and the same of 8 requests of 31 MiB; beside one fsynced write of it. */

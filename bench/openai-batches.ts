@@ -13,12 +13,12 @@ const REQUESTS = 50_000;
 const FILE_BYTES = 200 * MIB;
 const LARGE = 6;
 const ANSWER_BYTES = 2048;
-/** Front-doors: memory may grow by so much, however large the file. */
+/** Front-doors: the most that memory may grow, however large the file. */
 const GROWTH_MIB = 64;
 
 /**
- * The largest batch file, 50,000 lines and 200 MiB, and the same of lines of 31 MiB: its validation, beside one fsynced
- * write of it. Then the result files of 50,000 answers of 2 KB: from the last item's end to the batch's.
+ * Measures the validation of the largest batch file, 50,000 lines and 200 MiB, and the same of lines of 31 MiB, beside
+ * one fsynced write of it. Then the result files of 50,000 answers of 2 KB: from the last item's end to the batch's.
  */
 export async function benchOpenaiBatches(bed: Bed): Promise<Figure[]> {
   const database = await bed.database();
@@ -95,7 +95,7 @@ function memory(growth: number | null): Figure {
 
 interface Started {
   id: string;
-  /** From the create's answer to the items' being there, by Postgres' clock. */
+  /** From the create's answer until the items exist, by Postgres' clock. */
   ms: number;
 }
 
@@ -114,7 +114,7 @@ async function started(server: BenchServer, database: BenchDatabase, fileId: str
       [publicId],
     );
     if (row?.failed) throw new Error('the batch failed its validation');
-    // in_progress_at is the time of a statement; the row shows it when its transaction has the items.
+    // in_progress_at is the time of a statement; the row shows it once its transaction has the items.
     if (row?.ms != null) return { id: row.id, ms: row.ms };
     await delay(10);
   }
@@ -135,7 +135,7 @@ async function upload(server: BenchServer, file: Buffer): Promise<string> {
   const form = new FormData();
   form.append('purpose', 'batch');
   form.append('file', new File([new Uint8Array(file.buffer, file.byteOffset, file.length)], 'bench.jsonl'));
-  // A connection of its own: making the file kept this process busy, and idle ones may have been closed meanwhile.
+  // A connection of its own: this process was busy while it made the file, and idle connections may have been closed.
   const dispatcher = new Agent();
   const response = await request(`${server.url}/v1/files`, {
     dispatcher,

@@ -9,7 +9,7 @@ import { catalogOf, KEYS, submission, UPSTREAM_KEY } from './support/items.ts';
 const ITEMS = 10_000;
 const CONCURRENCY = 64;
 
-/** kill -9 of a server with its own Postgres in mid-run: when work goes on after the next start, and what it cost. */
+/** kill -9 of a server with its own Postgres in mid-run: when work continues after the next start, and the cost. */
 export async function benchRestart(bed: Bed): Promise<Figure[]> {
   const upstream = await bed.upstream({ delayMs: 20, countUsers: true });
   const home = await bed.directory();
@@ -49,7 +49,7 @@ export async function benchRestart(bed: Bed): Promise<Figure[]> {
   const missing = ITEMS - Object.keys(users).length;
   return [
     {
-      name: 'work goes on after kill -9 of the server',
+      name: 'work continues after kill -9 of the server',
       value: seconds,
       unit: 's',
       comparedWith: `the next start included; ${done} of ${ITEMS} items were final`,

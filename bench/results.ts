@@ -10,7 +10,7 @@ import { peakGrowth } from './support/process.ts';
 const ITEMS = 50_000;
 const ANSWER_BYTES = 2048;
 const ROUNDS = 7;
-/** Items of a small segment: 10 KB. */
+/** The items of a small segment: 10 KB. */
 const EACH = 5;
 const MIB = 2 ** 20;
 
@@ -21,8 +21,8 @@ interface Download {
 }
 
 /**
- * Results of 50,000 answers of 2 KB beside one file of that size: of a finished batch, and of two half done, one in the
- * segments of fast answers, the other in thousands of small ones.
+ * Reads the results of 50,000 answers of 2 KB, beside one file of that size. One batch is finished. Two are half done:
+ * one in the segments of fast answers, the other in thousands of small ones.
  */
 export async function benchResults(bed: Bed): Promise<Figure[]> {
   const half = await halfDone(bed, ITEMS, ANSWER_BYTES);
@@ -91,7 +91,7 @@ interface Downloads extends Download {
   growth: number;
 }
 
-/** Medians of several downloads, and by how much the server's memory peaked in the worst. */
+/** Returns the medians of several downloads, and the highest peak of the server's memory above its start. */
 async function downloads(
   url: string,
   pid: number,

@@ -27,8 +27,9 @@ import { type Figure, isMet } from './support/figure.ts';
 import { renderFigures } from './support/table.ts';
 import { benchUsage } from './usage.ts';
 
-// `npm run bench [section...]`: runs the sections named, or all of them but the long ones, one after the other; prints each as a table and
-// writes all figures to bench-results.json (--json elsewhere). A missed target does not fail the run, a broken section does.
+// `npm run bench [section...]`: runs the named sections, or all except the long ones, in turn. Prints each as a table
+// and writes all figures to bench-results.json (--json elsewhere). A missed target does not fail the run, a broken
+// section does.
 
 const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   drain: benchDrain,
@@ -56,7 +57,7 @@ const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   soak: benchSoak,
 };
 
-/** Half an hour and more: only when they are named. */
+/** Half an hour and more: they run only by name. */
 const LONG: ReadonlySet<string> = new Set(['growth', 'soak']);
 
 const { values, positionals } = parseArgs({

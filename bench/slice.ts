@@ -4,7 +4,7 @@ import { pathToFileURL } from 'node:url';
 import { checksumItems, sliceSubmission } from '../lib/batch/submit/slice.ts';
 import { peekItem } from '../lib/upstream/item-body.ts';
 
-/** One figure of a benchmark, beside what it must be read against. */
+/** One figure of a benchmark, and what to compare it with. */
 export interface Figure {
   name: string;
   value: number;
@@ -29,12 +29,12 @@ function submission(): Buffer {
     seed: 1000 + i,
   }));
   const body = Buffer.from(JSON.stringify({ shape: 'openai', requests: items }));
-  // White space at the end is legal JSON; it would only flatter the scanner, so a long member fills the rest instead.
+  // White space at the end is legal JSON, but it would flatter the scanner. So a long member fills the rest instead.
   const filler = Buffer.from(`{"note":"${'x'.repeat(Math.max(0, BODY_BYTES - body.length - 11))}",`);
   return Buffer.concat([filler, body.subarray(1)]);
 }
 
-/** Best of several runs, in milliseconds: the least disturbed one, on a machine that does other things too. */
+/** Returns the best of several runs, in ms: the least disturbed one, on a machine that does other things too. */
 function bestOf(runs: number, work: () => void): number {
   let best = Number.POSITIVE_INFINITY;
   for (let i = 0; i < runs; i++) {
@@ -45,7 +45,7 @@ function bestOf(runs: number, work: () => void): number {
   return best;
 }
 
-/** Slicing against JSON.parse on the same 32 MiB body of 50,000 items, and what an item costs when it runs. */
+/** Slicing against JSON.parse on the same 32 MiB body of 50,000 items, and the cost of an item when it runs. */
 export async function benchSlice(): Promise<Figure[]> {
   const body = submission();
   const sliced = sliceSubmission(body, ITEMS);

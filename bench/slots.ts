@@ -9,8 +9,8 @@ const CONCURRENCY = 8;
 const UPSTREAM_MS = 1000;
 
 /**
- * How busy 8 slots are with an upstream that takes a second: the time that a bare loop with as many calls at once needs
- * (its 8 are never idle), as a share of the time from the 202 to the last final item.
+ * Measures how busy 8 slots are with an upstream that takes a second. A bare loop with as many calls at once is never
+ * idle. Its time is compared, as a share, with the time from the 202 to the last final item.
  */
 export async function benchSlots(bed: Bed): Promise<Figure[]> {
   const database = await bed.database();

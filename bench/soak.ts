@@ -8,11 +8,11 @@ import { residentBytes } from './support/process.ts';
 
 const MIB = 2 ** 20;
 const BATCH_ITEMS = 500;
-/** 16 slots with an upstream of 50 ms can do 320 items/s; a batch every 2 s asks for 250. */
+/** 16 slots with an upstream of 50 ms can do 320 items/s; a batch every 2 s needs 250. */
 const EVERY_MS = 2000;
 const CONCURRENCY = 16;
 const SAMPLE_MS = 10_000;
-/** Caches, pools and V8's heap find their size in it: no sample of it counts. */
+/** Caches, pools and V8's heap reach their size in it: no sample of it counts. */
 const WARM_UP_MS = 180_000;
 
 interface Sample {
@@ -23,8 +23,8 @@ interface Sample {
 }
 
 /**
- * Steady load for RELAY_BENCH_SOAK_MINUTES (30): a batch of 500 every 2 s, its results read when it has finished. Tells
- * whether the server's memory grows. Left out of the default run.
+ * Steady load for RELAY_BENCH_SOAK_MINUTES (30): a batch of 500 every 2 s, with a read of its results when it has
+ * finished. Shows whether the server's memory grows. Not in the default run.
  */
 export async function benchSoak(bed: Bed): Promise<Figure[]> {
   const minutes = Number(process.env.RELAY_BENCH_SOAK_MINUTES ?? 30);
@@ -54,7 +54,7 @@ export async function benchSoak(bed: Bed): Promise<Figure[]> {
       unit: 'MiB/hour',
       comparedWith: `least squares; from ${format(lowest(resident) / MIB)} to ${format(Math.max(...resident) / MIB)} MiB`,
     },
-    // What is left after a collection: a leak shows here first.
+    // The memory left after a collection: a leak shows here first.
     compare(
       'V8 heap',
       samples.map((sample) => sample.heap),
@@ -70,7 +70,7 @@ export async function benchSoak(bed: Bed): Promise<Figure[]> {
   ];
 }
 
-/** Gives how many items were run. */
+/** Returns how many items ran. */
 async function load(server: BenchServer, database: BenchDatabase, end: number): Promise<number> {
   const body = submission(BATCH_ITEMS);
   const running = new Set<Promise<void>>();
@@ -78,11 +78,11 @@ async function load(server: BenchServer, database: BenchDatabase, end: number): 
   while (performance.now() < end) {
     const next = performance.now() + EVERY_MS;
     const one = runBatch(server, database, body).finally(() => running.delete(one));
-    // A broken batch is told by the race or by the end of the loop, whichever comes first.
+    // The race or the end of the loop reports a broken batch, whichever comes first.
     one.catch(() => {});
     running.add(one);
     batches++;
-    // Never more than three behind: on a machine that is busy with other things the load falls, the backlog does not grow.
+    // Never more than three behind: on a busy machine the load falls and the backlog does not grow.
     if (running.size >= 3) await Promise.race(running);
     await delay(Math.max(0, next - performance.now()));
   }
@@ -115,7 +115,7 @@ async function watch(server: BenchServer, end: number): Promise<Sample[]> {
   return samples;
 }
 
-/** Of the line through the samples by least squares, bytes per ms. */
+/** The slope of the line through the samples by least squares, in bytes per ms. */
 function slope(samples: readonly Sample[], values: readonly number[]): number {
   const mean = (list: readonly number[]) => list.reduce((sum, one) => sum + one, 0) / list.length;
   const times = samples.map((sample) => sample.atMs);

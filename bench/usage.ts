@@ -14,7 +14,7 @@ const EVENTS = 1_000_000;
 const ROUNDS = 5;
 const CALLS = 200_000;
 
-/** Reports over 1,000,000 events of the last hour, beside the mere count of them; and what one item's accounting costs. */
+/** Reports over 1,000,000 events of the last hour, beside a mere count; and the cost of one item's accounting. */
 export async function benchUsage(bed: Bed): Promise<Figure[]> {
   const database = await bed.database();
   await fill(database);

@@ -1,7 +1,7 @@
 import type { Config } from '../lib/app/config.ts';
 import type { Server } from './serve.ts';
 
-/** Says on standard error where the service is and how to make a first key. Shows no secret, only the file it is in. */
+/** Says on standard error where the service listens and how to make a first key. Shows no secret, only its file. */
 export function announce(server: Server, config: Config): void {
   const { app, port, controlPort } = server;
   const host = config.host.includes(':') ? `[${config.host}]` : config.host;

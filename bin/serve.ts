@@ -10,91 +10,96 @@ import { generateKey } from '../lib/auth/keys.ts';
 import { ConfigError } from '../lib/base/errors.ts';
 import type { Log } from '../lib/base/log.ts';
 import { type HttpServer, type ServeOptions, serve } from '../lib/http/node.ts';
-import type { BoundRoute } from '../lib/http/routes.ts';
 import { keyHealth } from '../lib/keypool/health.ts';
+import type { Periods } from '../lib/worker/periods.ts';
 
 /** A running server. */
 export interface Server {
   app: App;
-  /** Ports that are listened on; null where the control port is off. */
+  /** The ports that the server listens on; null if the control port is off. */
   port: number;
   controlPort: number | null;
   stop(): Promise<void>;
 }
 
-/** Control requests are documents of people, not payloads. */
+/** People write control requests, which are small documents and not payloads. */
 const CONTROL_BODY_BYTES = 4 * 1024 * 1024;
-/** Answers under way may finish for this long after the stop of the worker. */
+/** Answers under way may finish for this long after the worker has stopped. */
 const CLOSE_MS = 2000;
 
 /**
  * The container form: the Lambda handlers behind two HTTP ports, woken through the queue. Both ports listen before the
- * service is ready; `/healthz` tells them apart. Throws ConfigError.
+ * service is ready; `/healthz` shows whether it is. Throws ConfigError.
  */
-export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: Log): Promise<Server> {
+export async function startServer(
+  config: Config,
+  env: NodeJS.ProcessEnv,
+  log: Log,
+  periods?: Periods,
+): Promise<Server> {
   let listenUrl: string | null = null;
   const app = await createApp({
+    periods,
     config,
     env,
     log,
     listenUrl: () => listenUrl,
-    onWake: (self, wake) => void worker(self)(sqsEvent(wake)),
-    onMessages: (self, event) => worker(self)(event),
+    onWake: (target, wake) => void worker(target)(sqsEvent(wake)),
+    onMessages: (target, event) => worker(target)(event),
   });
   const servers: HttpServer[] = [];
-  const listen = async (
-    variable: 'RELAY_PORT' | 'RELAY_CONTROL_PORT',
-    port: number,
-    routes: BoundRoute[],
-    maxBodyBytes: number,
-    guard?: ServeOptions['guard'],
-  ) => {
-    const server = await serve({
-      host: config.host,
-      port,
-      routes,
-      maxBodyBytes,
-      guard,
-      log,
-      onRequest: ({ method, route, status, seconds }) =>
-        app.metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
-    }).catch((cause) => {
-      throw cause instanceof ConfigError ? new ConfigError(`${variable}: ${cause.message}`, { cause }) : cause;
-    });
-    servers.push(server);
-    return server.port;
-  };
   const stop = async () => {
-    // New requests are refused at once; the worker's outcomes are flushed before the database goes.
+    // New requests are refused at once. The worker's outcomes are flushed before the database stops.
     const closing = Promise.all(servers.map((server) => server.close(config.shutdownDeadlineMs + CLOSE_MS)));
     await app.stop(config.shutdownDeadlineMs, closing);
   };
   try {
-    const port = await listen(
-      'RELAY_PORT',
-      config.port,
-      [
-        ...inferenceRoutes(app),
-        ...(app.payloads.uploadLink === undefined ? receiveRoutes(app) : []),
-        ...usageRoutes(app),
-      ],
-      config.maxRequestBytes,
-    );
-    listenUrl = urlOf(config.host, port);
-    const controlPort =
-      config.controlPort === null
-        ? null
-        : await listen(
-            'RELAY_CONTROL_PORT',
-            config.controlPort,
-            controlRoutes(controlApp(app, env)),
-            CONTROL_BODY_BYTES,
-            controlGuard(app.adminToken),
-          );
-    return { app, port, controlPort, stop };
+    const inference = await listen(app, inferencePort(app));
+    servers.push(inference);
+    listenUrl = urlOf(config.host, inference.port);
+    const control = config.controlPort === null ? null : await listen(app, controlPort(app, config.controlPort, env));
+    if (control !== null) servers.push(control);
+    return { app, port: inference.port, controlPort: control?.port ?? null, stop };
   } catch (error) {
     await stop();
     throw error;
+  }
+}
+
+/** What one of the two ports serves. */
+interface Port extends Pick<ServeOptions, 'port' | 'routes' | 'maxBodyBytes' | 'guard'> {
+  /** Named in the error when it cannot be listened on. */
+  variable: 'RELAY_PORT' | 'RELAY_CONTROL_PORT';
+}
+
+function inferencePort(app: App): Port {
+  const { port, maxRequestBytes } = app.config;
+  const receive = app.payloads.uploadLink === undefined ? receiveRoutes(app) : [];
+  const routes = [...inferenceRoutes(app), ...receive, ...usageRoutes(app)];
+  return { variable: 'RELAY_PORT', port, routes, maxBodyBytes: maxRequestBytes };
+}
+
+function controlPort(app: App, port: number, env: NodeJS.ProcessEnv): Port {
+  return {
+    variable: 'RELAY_CONTROL_PORT',
+    port,
+    routes: controlRoutes(controlApp(app, env)),
+    maxBodyBytes: CONTROL_BODY_BYTES,
+    guard: controlGuard(app.adminToken),
+  };
+}
+
+async function listen({ config, log, metrics }: App, { variable, ...port }: Port): Promise<HttpServer> {
+  try {
+    return await serve({
+      ...port,
+      host: config.host,
+      log,
+      onRequest: ({ method, route, status, seconds }) =>
+        metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
+    });
+  } catch (cause) {
+    throw cause instanceof ConfigError ? new ConfigError(`${variable}: ${cause.message}`, { cause }) : cause;
   }
 }
 

@@ -5,7 +5,7 @@ import { createLog } from '../lib/base/log.ts';
 import { announce } from './announce.ts';
 import { type Server, startServer } from './serve.ts';
 
-/** Beyond the deadline of running items: what flushing outcomes and stopping Postgres may take before we give up. */
+/** The time, beyond the deadline of running items, to flush outcomes and stop Postgres before the process exits. */
 const STOP_GRACE_MS = 60_000;
 
 let server: Server | null = null;
@@ -14,8 +14,8 @@ let firstAt = 0;
 let doubled = process.env.npm_lifecycle_event === undefined;
 
 /**
- * A terminal signals the whole process group, and npm passes the signal on as well: under npm the server gets each twice,
- * and the copy is no second signal. One is let pass, within a second of the first.
+ * Returns true once for a copy of the first signal. A terminal signals the whole process group, and npm passes the
+ * signal on as well. So under npm the server receives each signal twice, within a second.
  */
 function isCopy(): boolean {
   if (doubled || performance.now() - firstAt > 1000) return false;
@@ -37,7 +37,7 @@ async function stop(graceMs: number): Promise<never> {
 try {
   const config = loadConfig(process.env);
   const log = createLog(config.logLevel);
-  // Whoever read our output may be gone; that is no reason to end.
+  // The reader of our output may have ended; that must not end the server.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {
@@ -45,7 +45,7 @@ try {
       if (signals++ > 0) process.exit(1); // a second signal does not wait
       firstAt = performance.now();
       log.info({ signal }, 'stopping');
-      // Before the server stands there is nothing to stop yet: it is stopped as soon as it does.
+      // Before the server has started there is nothing to stop yet: it is stopped as soon as it has.
       if (server !== null) void stop(config.shutdownDeadlineMs + STOP_GRACE_MS);
     });
   }

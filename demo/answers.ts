@@ -1,4 +1,4 @@
-/** Token counts of a made-up answer. */
+/** The token counts of a made-up answer. */
 export interface FakeUsage {
   input: number;
   output: number;
@@ -99,7 +99,7 @@ export function embeddings(model: string, usage: FakeUsage = USAGE): object {
   };
 }
 
-/** The answer that fits the path of a request; null for a path that no adapter uses. */
+/** Returns the answer that fits the path of a request; null for a path that no adapter uses. */
 export function answerFor(path: string, model: string, text?: string, usage?: FakeUsage): object | null {
   if (path.endsWith('/chat/completions')) return chatCompletion(model, text, usage);
   if (path.endsWith('/responses')) return responsesAnswer(model, text, usage);
@@ -108,7 +108,7 @@ export function answerFor(path: string, model: string, text?: string, usage?: Fa
   return null;
 }
 
-/** An error body in the form of the path's API. */
+/** Returns an error body in the form of the path's API. */
 export function errorFor(path: string, type: string, message: string): object {
   const error = { type, message, param: null, code: null };
   return path.endsWith('/messages') ? { type: 'error', error: { type, message } } : { error };

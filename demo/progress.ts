@@ -1,15 +1,15 @@
 const BAR_WIDTH = 32;
 
-/** Counts by item state, as the status call gives them: only states that are present. */
+/** Counts by item state, as the status call returns them: only states that are present. */
 export type Counts = Readonly<Record<string, number>>;
 
-/** How many items are final, whatever became of them. */
+/** Returns how many items are final, whatever their outcome. */
 export function finalOf(counts: Counts): number {
   return (counts.completed ?? 0) + (counts.discarded ?? 0) + (counts.cancelled ?? 0);
 }
 
 /**
- * Shows how a batch gets on: a bar that is drawn over itself on a terminal, else one plain line for each tenth of the
+ * Shows the progress of a batch. On a terminal it redraws a bar, else it prints one plain line for each tenth of the
  * batch, so that a log stays short.
  */
 export function createProgress(out: NodeJS.WriteStream, total: number): { show(counts: Counts): void; end(): void } {

@@ -10,14 +10,14 @@ import { createLog } from '../lib/base/log.ts';
 import { say, show } from './show.ts';
 import { DEMO_UPSTREAM, startDemoUpstream } from './upstream.ts';
 
-// `npm run demo`: the whole service on free ports and in a temporary directory, against an upstream of its own. No
-// provider is ever asked, whatever keys the environment holds. Ctrl-C ends it early and cleans up all the same.
+// `npm run demo`: the whole service on free ports and in a temporary directory, against an upstream of its own. It
+// never calls a provider, whatever keys the environment holds. Ctrl-C ends it early and cleans up all the same.
 
-/** Where demo/catalog looks for the upstream; the demo's own takes a free port. */
+/** The address of the upstream in demo/catalog; the demo's own takes a free port. */
 const CATALOG_UPSTREAM = 'http://127.0.0.1:9000';
 
 const stopping = new AbortController();
-// npm passes a Ctrl-C on that the terminal has sent to the whole group already: a second signal means nothing here.
+// npm passes on a Ctrl-C that the terminal has already sent to the whole group: a second signal is ignored here.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
   process.on(signal, () => stopping.abort(new Error('stopped by a signal')));
 }

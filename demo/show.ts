@@ -1,12 +1,12 @@
 import { createProgress, finalOf } from './progress.ts';
 
-/** Where the demo's service is, and how to speak to it. */
+/** The address of the demo's service, and how to speak to it. */
 export interface Service {
   url: string;
   controlUrl: string;
   key: string;
   adminToken: string;
-  /** Aborts when the demo is to end early. */
+  /** Aborts if the demo must end early. */
   signal: AbortSignal;
 }
 
@@ -20,7 +20,7 @@ interface Batch {
   counts: Record<string, number>;
 }
 
-/** Submits a batch, shows its progress, then what came of it, on standard output. Throws when anything is not as it should. */
+/** Submits a batch and shows its progress and its outcome on standard output. Throws if anything is not as expected. */
 export async function show(service: Service): Promise<void> {
   const { id, total_items: total } = await call<{ id: string; total_items: number }>(
     service,
@@ -118,7 +118,7 @@ function shorten(text: string, length: number): string {
   return text.length <= length ? text : `${text.slice(0, length)} ...`;
 }
 
-/** One line on standard output. */
+/** Prints one line on standard output. */
 export function say(line: string): void {
   process.stdout.write(`${line}\n`);
 }

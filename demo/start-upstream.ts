@@ -1,6 +1,6 @@
 import { DEMO_UPSTREAM, startDemoUpstream } from './upstream.ts';
 
-// `npm run demo:upstream`: the demo upstream by itself, on the port where demo/catalog looks for it, or on that of
+// `npm run demo:upstream`: the demo upstream by itself. It listens on the port that demo/catalog names, or on
 // DEMO_UPSTREAM_PORT. Ctrl-C ends it.
 
 const port = Number(process.env.DEMO_UPSTREAM_PORT ?? 9000);

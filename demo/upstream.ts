@@ -1,12 +1,12 @@
 import { createServer, type IncomingMessage, type Server } from 'node:http';
 import { answerFor, errorFor } from './answers.ts';
 
-/** How the demo upstream behaves. Rates are fractions of all calls, 0 to 1. */
+/** The behaviour of the demo upstream. Rates are fractions of all calls, 0 to 1. */
 export interface DemoUpstreamOptions {
   /** 0 takes a free port. */
   port: number;
   host: string;
-  /** Latency is spread evenly between these, ms. */
+  /** Latency is spread evenly between these, in ms. */
   minLatencyMs: number;
   maxLatencyMs: number;
   rate429: number;
@@ -15,7 +15,7 @@ export interface DemoUpstreamOptions {
   random(): number;
 }
 
-/** A few faults and a little latency, so that a demo shows retries and states without being slow. */
+/** A few faults and a little latency: a demo shows retries and states without being slow. */
 export const DEMO_UPSTREAM: DemoUpstreamOptions = {
   port: 0,
   host: '127.0.0.1',
@@ -27,8 +27,8 @@ export const DEMO_UPSTREAM: DemoUpstreamOptions = {
 };
 
 /**
- * The upstream of `npm run demo`: speaks chat completions, responses, messages and embeddings, and takes any key.
- * Resolves once it listens; an address in use rejects.
+ * The upstream of `npm run demo`: speaks chat completions, responses, messages and embeddings, and accepts any key.
+ * Resolves when it listens; rejects if the address is in use.
  */
 export async function startDemoUpstream(options: DemoUpstreamOptions): Promise<Server> {
   const server = createServer(async (request, response) => {
@@ -58,7 +58,7 @@ function reply(
   question: Question | null,
 ): { status: number; body: object; headers?: Record<string, string> } {
   if (question === null) {
-    return { status: 400, body: errorFor(path, 'invalid_request_error', 'the body is no JSON object with a model') };
+    return { status: 400, body: errorFor(path, 'invalid_request_error', 'the body is not a JSON object with a model') };
   }
   const dice = options.random();
   if (dice < options.rate429) {
@@ -68,7 +68,7 @@ function reply(
   if (dice < options.rate429 + options.rate500) {
     return { status: 500, body: errorFor(path, 'api_error', 'the demo upstream failed on purpose') };
   }
-  // About four characters make a token: figures that look right in a usage summary.
+  // About four characters make a token: the figures then look right in a usage summary.
   const usage = { input: Math.ceil(question.bytes / 4), output: 8 + Math.floor(options.random() * 40) };
   const body = answerFor(path, question.model, 'An answer of the demo upstream.', usage);
   return body === null

@@ -7,8 +7,6 @@ import { type Authenticated, authenticated } from './middleware.ts';
 
 export interface AnthropicCancelApp extends AnthropicApp, CancelDeps {
   db: CancelDeps['db'];
-  /** False on Lambda, where nothing goes on after the answer. */
-  streaming: boolean;
   /** Writes the results of batches whose items are all final; never rejects. */
   compact(batchIds: readonly string[]): Promise<void>;
 }
@@ -18,12 +16,10 @@ export function cancelMessageBatchHandler(app: AnthropicCancelApp): ApiHandler {
   const handle: Authenticated = async (event, { owner }) => {
     const row = await cancelMessageBatch(app, messageBatchKey(event, owner));
     if (row === null) throw new ApiError('not_found');
-    if (row.completed_at !== null && row.results_id === null) {
-      // Nothing ran any more: no worker will end it. The sweep would, some seconds later.
-      const ended = app.compact([row.id]);
-      if (!app.streaming) await ended;
-    }
-    return messageBatchAnswer(app, event, row);
+    const answer = messageBatchAnswer(app, event, row);
+    if (row.completed_at === null || row.results_id !== null) return answer;
+    // Nothing ran any more: no worker will end it. The sweep would, some seconds later.
+    return { ...answer, background: app.compact([row.id]) };
   };
   return authenticated(app, handle);
 }

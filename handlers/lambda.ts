@@ -1,7 +1,7 @@
 import { cancelBatch, createBatch, getBatch, listBatches } from './by-surface.ts';
 import { health as healthHandler } from './health.ts';
 import { messageBatchRoutes, openaiRoutes } from './inference.ts';
-import { onLambda } from './on-lambda.ts';
+import { httpOnLambda, onLambda } from './on-lambda.ts';
 import { remove as removeHandler } from './remove.ts';
 import { results as resultsHandler } from './results.ts';
 import { routed } from './routed.ts';
@@ -13,27 +13,27 @@ import { worker as workerHandler } from './worker.ts';
 // The functions of serverless.yml, by the names of its `handler` entries.
 
 /** `GET /healthz` */
-export const health = onLambda(healthHandler);
+export const health = httpOnLambda(healthHandler);
 /** `POST /v1/batches` */
-export const submit = onLambda(createBatch);
+export const submit = httpOnLambda(createBatch);
 /** `POST /v1/uploads` */
-export const upload = onLambda(uploadHandler);
+export const upload = httpOnLambda(uploadHandler);
 /** `GET /v1/batches` */
-export const list = onLambda(listBatches);
+export const list = httpOnLambda(listBatches);
 /** `GET /v1/batches/{id}` */
-export const get = onLambda(getBatch);
+export const get = httpOnLambda(getBatch);
 /** `DELETE /v1/batches/{id}` */
-export const remove = onLambda(removeHandler);
+export const remove = httpOnLambda(removeHandler);
 /** `GET /v1/batches/{id}/results` */
-export const results = onLambda(resultsHandler);
+export const results = httpOnLambda(resultsHandler);
 /** `POST /v1/batches/{id}/cancel` */
-export const cancel = onLambda(cancelBatch);
+export const cancel = httpOnLambda(cancelBatch);
 /** `GET /v1/usage/events|summary|timeseries` */
-export const usage = onLambda((app) => routed(usageRoutes(app)));
+export const usage = httpOnLambda((app) => routed(usageRoutes(app)));
 /** `/v1/files` and all below `/openai` */
-export const openai = onLambda((app) => routed(openaiRoutes(app)));
+export const openai = httpOnLambda((app) => routed(openaiRoutes(app)));
 /** `/v1/messages/batches` and all below `/anthropic` */
-export const messageBatches = onLambda((app) => routed(messageBatchRoutes(app)));
+export const messageBatches = httpOnLambda((app) => routed(messageBatchRoutes(app)));
 /** Event source: the queue of wake-ups. */
 export const worker = onLambda(workerHandler);
 /** Schedule: each minute, and each hour with `{"housekeep": true}`. */

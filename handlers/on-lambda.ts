@@ -3,6 +3,8 @@ import type { Context } from 'aws-lambda';
 import { loadConfig } from '../lib/app/config.ts';
 import { createLambdaApp, type LambdaApp } from '../lib/app/lambda.ts';
 import { createLog } from '../lib/base/log.ts';
+import type { ApiHandler } from '../lib/http/event.ts';
+import { forLambda, type LambdaHandler } from '../lib/http/lambda.ts';
 
 export type LambdaFunction<Event, Result> = (event: Event, context: Context) => Promise<Result>;
 
@@ -34,4 +36,12 @@ export function onLambda<Event, Result>(
     await app.prepare();
     return run(event, context);
   };
+}
+
+/** The same for a handler of HTTP events. */
+export function httpOnLambda(
+  bind: (app: LambdaApp) => ApiHandler,
+  env?: Readonly<Record<string, string | undefined>>,
+): LambdaHandler {
+  return onLambda((app) => forLambda(bind(app), app), env);
 }

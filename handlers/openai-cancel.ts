@@ -7,8 +7,8 @@ import { type Authenticated, authenticated, type GateDeps } from './middleware.t
 /** `POST /v1/batches/{id}/cancel` of a `batch_` id; a body is ignored, whatever its type. */
 export function cancelOpenaiBatchHandler(app: GateDeps & CancelOpenaiDeps): ApiHandler {
   const handle: Authenticated = async (event, { owner }) => {
-    const row = await cancelOpenaiBatch(app, owner, pathParameter(event, 'id'));
-    return { ...json(200, batchObject(row)), batchId: row.id };
+    const { row, writing } = await cancelOpenaiBatch(app, owner, pathParameter(event, 'id'));
+    return { ...json(200, batchObject(row)), batchId: row.id, ...(writing && { background: writing }) };
   };
   return authenticated(app, handle);
 }

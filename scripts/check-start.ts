@@ -7,8 +7,8 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { runningPostmaster } from '../lib/postgres/postmaster.ts';
 
-// The quick start of the README as CI runs it: `npm start` on an empty data dir, until the server is ready; then
-// SIGTERM, after which nothing may be left running. Ends with status 1 and a sentence when something of it fails.
+// The quick start of the README as CI runs it: `npm start` on an empty data dir until the server is ready, then
+// SIGTERM, after which nothing may be left running. If any of it fails, it ends with status 1 and a sentence.
 
 const READY_MS = 120_000;
 const STOP_MS = 40_000;
@@ -17,7 +17,7 @@ const home = await realpath(await mkdtemp(join(tmpdir(), 'relay-start-')));
 const dataDir = join(home, 'data');
 const port = await freePort();
 
-// A group of its own, so that a start that hangs can be ended whole. A terminal would signal the group, too.
+// A group of its own, so that a hanging start can be ended as a whole. A terminal would signal the group, too.
 const npm = spawn('npm', ['start', '--silent'], {
   detached: true,
   stdio: ['ignore', 'inherit', 'inherit'],

@@ -3,8 +3,8 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { ENVIRONMENT } from '../lib/app/config.ts';
 
-// Writes the documents that follow from the code: docs/configuration.md from the schema that validates the environment, and
-// the table of layers in docs/development.md from the rule that checks imports. `--check` fails when a file differs.
+// Writes the documents that follow from the code: docs/configuration.md from the schema that validates the environment,
+// and the table of layers in docs/development.md from the rule that checks imports. `--check` fails if a file differs.
 
 const pathOf = (file: string) => fileURLToPath(new URL(`../${file}`, import.meta.url));
 
@@ -12,14 +12,14 @@ const HEAD = `# Configuration
 
 <!-- Generated from lib/app/config.ts by \`npm run docs\`. Edit that file, not this one. -->
 
-Everything is read from the environment and checked at start; a bad value stops the start with one sentence that names
-it. An empty value counts as unset.
+The service reads all settings from the environment and checks them at start. A bad value stops the start with one sentence
+that names the variable. An empty value counts as unset.
 
 | Name | Unit | Default | Range | What it does |
 |---|---|---|---|---|
 `;
 
-// What zod can tell about one variable, and what its `meta` adds.
+// The facts that zod knows about one variable, and those that its `meta` adds.
 const variable = z.object({
   default: z.union([z.string(), z.number()]).optional(),
   enum: z.array(z.string()).optional(),

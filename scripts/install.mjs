@@ -1,5 +1,5 @@
-// Installs the dependencies when they are missing or are not those of package-lock.json; else does nothing (10 ms).
-// It runs before every npm script, on whatever Node the machine has: plain JavaScript, no dependency.
+// Installs the dependencies if they are missing or not those of package-lock.json; else does nothing (10 ms). It runs
+// before every npm script, on whatever Node the machine has, so it is plain JavaScript without a dependency.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { accessSync, constants, existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -12,7 +12,7 @@ const stamp = join(modules, '.relay-batch-installed');
 const node = join(modules, 'node', 'bin', process.platform === 'win32' ? 'node.exe' : 'node');
 
 const lock = readFileSync(join(root, 'package-lock.json'), 'utf8');
-// The platform belongs to it: a checkout is sometimes carried into a container with its node_modules.
+// The hash includes the platform: a checkout is sometimes carried into a container with its node_modules.
 const wanted = createHash('sha256').update(`${process.platform} ${process.arch}\n${lock}`).digest('hex');
 
 if (!isInstalled()) install();
@@ -26,7 +26,7 @@ function isInstalled() {
   }
 }
 
-/** What npm noted about its last run against the lock: same packages, same versions; those of other platforms may lack. */
+/** Compares npm's note about its last run with the lock: packages and versions. Other platforms' may be missing. */
 function matchesLock() {
   try {
     const noted = JSON.parse(readFileSync(join(modules, '.package-lock.json'), 'utf8')).packages;
@@ -45,11 +45,11 @@ function matchesLock() {
 
 function install() {
   process.stderr.write('Installing the dependencies (npm ci) ...\n');
-  // The node of node_modules may run this file, and npm ci deletes it: npm has to run on the machine's own.
+  // The node of node_modules may run this file, and npm ci deletes it: npm must run on the machine's own.
   const path = (process.env.PATH ?? '').split(delimiter).filter((entry) => !entry.includes('node_modules'));
   const result = spawnSync(
     'npm',
-    // The pinned Node is a development dependency with an install script, and Postgres an optional one: settings that
+    // The pinned Node is a development dependency with an install script, and Postgres an optional one. Settings that
     // leave these out would leave nothing that runs.
     [
       'ci',
@@ -63,7 +63,7 @@ function install() {
     {
       cwd: root,
       env: { ...process.env, PATH: path.join(delimiter), NODE_ENV: '' },
-      // npm's summary goes with our own line, so that standard output stays that of the command.
+      // npm's summary goes to standard error with our own line, so that standard output stays that of the command.
       stdio: ['ignore', 2, 2],
       shell: process.platform === 'win32',
     },

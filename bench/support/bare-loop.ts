@@ -5,8 +5,8 @@ import { Pool } from 'undici';
 import { itemBody, UPSTREAM_KEY } from './items.ts';
 
 /**
- * What drains are compared with: the same bodies over the same number of connections, by nothing but undici, in a
- * process of its own. Gives milliseconds for `items` calls, after `warmUp` of them that do not count.
+ * The comparison for drains: the same bodies over the same number of connections, only by undici, in a process of its
+ * own. Returns milliseconds for `items` calls, after `warmUp` of them that do not count.
  */
 export async function bareLoop(
   upstreamUrl: string,

@@ -6,11 +6,11 @@ import { KEYS } from './items.ts';
 /** A batch that was accepted. */
 export interface Accepted {
   id: string;
-  /** When its 202 was here, epoch ms. */
+  /** The time when its 202 arrived, epoch ms. */
   at: number;
 }
 
-/** Calls the API; throws what is not 2xx. The body is what was answered. */
+/** Calls the API and returns the body of the answer. Throws if the status is not 2xx. */
 export async function call(
   server: BenchServer,
   method: 'GET' | 'POST',
@@ -35,9 +35,9 @@ export async function submit(server: BenchServer, body: Buffer, key = KEYS.plain
 }
 
 /**
- * Waits for the end of a batch and of its compaction, so that the next measurement has the machine to itself. Gives when
- * its last item was final, epoch ms: by Postgres' clock, which is this machine's. It asks Postgres for one row, not the
- * server, which is busy with what is measured.
+ * Waits for the end of a batch and of its compaction, so that the next measurement has the machine to itself. Returns
+ * when its last item was final, in epoch ms by Postgres' clock, which is this machine's. It queries one row of
+ * Postgres, because the server is busy with what is measured.
  */
 export async function finished(database: BenchDatabase, { id }: Accepted): Promise<number> {
   for (;;) {
@@ -51,7 +51,7 @@ export async function finished(database: BenchDatabase, { id }: Accepted): Promi
   }
 }
 
-/** How many items of a batch are final. */
+/** Returns how many items of a batch are final. */
 export async function finalItems(database: BenchDatabase, { id }: Accepted): Promise<number> {
   const [row] = await database.sql<{ n: number }>('select total_items - open_items as n from batches where id = $1', [
     id,
@@ -64,7 +64,7 @@ export async function finalItemsReach(database: BenchDatabase, batch: Accepted, 
   while ((await finalItems(database, batch)) < count) await delay(10);
 }
 
-/** Throws unless every item of the batch was completed: a fast failure is no result. */
+/** Throws unless every item of the batch was completed: a fast failure must not count as a result. */
 export async function allCompleted(database: BenchDatabase, { id }: Accepted, count: number): Promise<void> {
   const rows = await database.sql<{ state: string; n: number }>(
     'select state::text, count(*)::int as n from batch_items where batch_id = $1 group by 1',

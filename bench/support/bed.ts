@@ -9,11 +9,11 @@ import { type ServerProcess, startServer } from '../../test/support/server.ts';
 import { type SpawnedUpstream, spawnUpstream } from '../../test/support/spawn-upstream.ts';
 import { catalogOf, KEYS, UPSTREAM_KEY } from './items.ts';
 
-/** A database of its own, and a connection to look into it with. */
+/** A database of its own, with a connection to look into it. */
 export interface BenchDatabase {
   dsn: string;
   sql<Row extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<Row[]>;
-  /** How often `sql` was called: not the service's doing. */
+  /** Returns the number of calls of `sql`, which are not the service's own. */
   queries(): number;
 }
 
@@ -24,26 +24,26 @@ export interface BenchServer extends ServerProcess {
 
 export interface ServeOptions {
   database: BenchDatabase;
-  /** Where items go; without one they go nowhere. */
+  /** The upstream of the items; without one they are sent nowhere. */
   upstream?: SpawnedUpstream;
-  /** 0 runs no item. */
+  /** With 0 it runs no item. */
   concurrency: number;
   /** Shared by the replicas of one database; a directory of its own unless given. */
   payloadDir?: string;
   env?: Record<string, string>;
 }
 
-/** What benchmarks run in: one Postgres for the whole run; databases, servers and upstreams go after each section. */
+/** The environment of benchmarks: one Postgres for the whole run. All else ends after each section. */
 export interface Bed {
-  /** File that Postgres logs to. */
+  /** The file that Postgres logs to. */
   postgresLog: string;
   directory(): Promise<string>;
   database(): Promise<BenchDatabase>;
   upstream(options?: Parameters<typeof spawnUpstream>[0]): Promise<SpawnedUpstream>;
   server(options: ServeOptions): Promise<BenchServer>;
-  /** Has `work` done when the section ends. */
+  /** Runs `work` when the section ends. */
   defer(work: () => Promise<unknown>): void;
-  /** Ends what the section started, the last one first. */
+  /** Ends everything that the section started, the last one first. */
   clear(): Promise<void>;
   close(): Promise<void>;
 }
@@ -107,7 +107,7 @@ export async function createBed(): Promise<Bed> {
   return bed;
 }
 
-/** Connects to a database that exists; the connection goes with the section. */
+/** Connects to a database that exists. The connection ends with the section. */
 export function openDatabase(bed: Bed, dsn: string): BenchDatabase {
   const pool = new pg.Pool({ connectionString: dsn, max: 2, application_name: 'bench' });
   pool.on('error', () => {});

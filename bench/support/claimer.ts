@@ -1,17 +1,19 @@
 import { createLog } from '../../lib/base/log.ts';
 import { createDb, type Database } from '../../lib/db/database.ts';
 import { createClaimer } from '../../lib/worker/claim.ts';
+import { beginTenure } from '../../lib/worker/lease/tenure.ts';
+import { PERIODS } from '../../lib/worker/periods.ts';
 import type { Bed, BenchDatabase } from './bed.ts';
 
-/** Items that one claim takes: as many as there are slots. */
+/** The items of one claim: as many as there are slots. */
 export const CLAIM = 64;
 
 type Claimed = Awaited<ReturnType<ReturnType<typeof createClaimer>['claim']>>['items'];
 
-/** What a worker works with, without a worker: a pool of connections, and claims of 64 items. */
+/** The means of a worker, without a worker: a pool of connections, and claims of 64 items. */
 export interface Claims {
   db: Database;
-  /** Claims for a worker whose lease stands. Throws when there are not enough items. */
+  /** Claims for a worker with a valid lease. Throws if there are not enough items. */
   claim(workerId: string): Promise<Claimed>;
 }
 
@@ -21,6 +23,8 @@ export function openClaims(bed: Bed, { dsn }: BenchDatabase): Claims {
   bed.defer(() => db.close());
   const claimer = createClaimer({
     db,
+    log: createLog('silent'),
+    retry: PERIODS.databaseRetry,
     instance: 'bench',
     random: Math.random,
     refreshCatalog: async () => {},
@@ -30,7 +34,7 @@ export function openClaims(bed: Bed, { dsn }: BenchDatabase): Claims {
   return {
     db,
     async claim(workerId) {
-      const { items } = await claimer.claim(workerId, CLAIM);
+      const { items } = await claimer.claim(beginTenure(workerId).tenure, CLAIM);
       if (items.length !== CLAIM) throw new Error(`claimed ${items.length} items instead of ${CLAIM}`);
       return items;
     },

@@ -7,8 +7,8 @@ import { serve } from '../../lib/http/node.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 
 /**
- * What results are compared with: one file of the payload store, streamed through the same adapter by a process of its
- * own. Gives its URL and how to end it.
+ * The comparison for results: a process of its own streams one file of the payload store through the same adapter.
+ * Returns its URL and how to end it.
  */
 export async function serveFile(
   payloadDir: string,
@@ -35,6 +35,8 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const run = async () => ({
     statusCode: 200,
     headers: { 'content-type': 'application/json' },
+    length: null,
+    object: null,
     stream: store.stream(ref, 0, await store.size(ref)),
   });
   const { port } = await serve({

@@ -7,8 +7,8 @@ import type { Bed, BenchDatabase, BenchServer } from './bed.ts';
 import { submission } from './items.ts';
 
 /**
- * A batch that stands still half done, as a running one looks at that moment: it was run for real, by a server that was
- * stopped; the one that answers now runs nothing.
+ * Makes a batch that stays half done, like a running one at that moment. A server ran it for real and was stopped. The
+ * server that answers now runs nothing.
  */
 export async function halfDone(
   bed: Bed,
@@ -33,8 +33,8 @@ interface CompletedRow {
 }
 
 /**
- * Puts the answers of a batch into segments of `each` items, as an upstream that answers slowly leaves them: for real that
- * would take minutes. Gives how many segments there are.
+ * Puts the answers of a batch into segments of `each` items, as an upstream that answers slowly leaves them: for real
+ * that would take minutes. Returns how many segments exist.
  */
 export async function splitSegments(
   { database, server, batch }: { database: BenchDatabase; server: BenchServer; batch: Accepted },

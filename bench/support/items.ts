@@ -1,6 +1,6 @@
 import { Buffer } from 'node:buffer';
 
-/** The body of item `i`: about 180 bytes, or `bytes` of them when that is more. */
+/** Returns the body of item `i`: about 180 bytes, or `bytes` of them if that is more. */
 export function itemBody(i: number, bytes = 0): string {
   const body = (filler: string) =>
     `{"model":"bench","messages":[{"role":"user","content":"Item ${i} of a benchmark: what is ${i} plus one? ${filler}"}],"max_tokens":64,"temperature":0.2,"user":"u${i}"}`;
@@ -8,16 +8,16 @@ export function itemBody(i: number, bytes = 0): string {
   return plain.length >= bytes ? plain : body('x'.repeat(bytes - plain.length));
 }
 
-/** The body of a submit with `count` items of about `bytes` bytes each. */
+/** Returns the body of a submit with `count` items of about `bytes` bytes each. */
 export function submission(count: number, bytes = 0): Buffer {
   const items = Array.from({ length: count }, (_, i) => itemBody(i, bytes));
   return Buffer.from(`{"shape":"openai","requests":[${items.join(',')}]}`);
 }
 
-/** The host key that the service sends, and the bare loop with it. */
+/** The host key that the service sends, and the bare loop too. */
 export const UPSTREAM_KEY = 'bench-upstream-key';
 
-/** Relay keys of the benchmarks' catalogue: one policy without limits, one with three rules that never bite. */
+/** The relay keys of the benchmarks' catalogue: one policy without limits, one with three rules that never refuse. */
 export const KEYS = { plain: 'bench-plain-key', limited: 'bench-limited-key' };
 
 /** A catalogue with one model on the upstream at `url`. */

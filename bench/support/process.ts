@@ -2,17 +2,17 @@ import { readFile, writeFile } from 'node:fs/promises';
 
 const KIB = 1024;
 
-/** Resident memory of a process, bytes. Linux only: null elsewhere. */
+/** Returns the resident memory of a process in bytes. Linux only: null elsewhere. */
 export async function residentBytes(pid: number): Promise<number | null> {
   return field(pid, 'VmRSS');
 }
 
 /**
- * Runs `work` and gives by how many bytes the process' resident memory peaked over where it was at the start; null where
- * the system does not tell.
+ * Runs `work` and returns by how many bytes the process' resident memory peaked above its size at the start. Null if
+ * the system does not report it.
  */
 export async function peakGrowth(pid: number, work: () => Promise<unknown>): Promise<number | null> {
-  // 5 sets the kernel's high-water mark back to the present value.
+  // 5 resets the kernel's high-water mark to the present value.
   await writeFile(`/proc/${pid}/clear_refs`, '5').catch(() => {});
   const before = await residentBytes(pid);
   await work();

@@ -1,6 +1,6 @@
 import { type Figure, format, isMet, type Target } from './figure.ts';
 
-/** The figures of one section as lines of text: what, how much, of which target, against what. */
+/** Renders the figures of one section as lines of text: name, value, target, comparison. */
 export function renderFigures(section: string, figures: readonly Figure[]): string {
   const width = Math.max(...figures.map((figure) => figure.name.length));
   const lines = figures.map((figure) => {

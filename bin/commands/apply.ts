@@ -6,7 +6,7 @@ import { formatFault } from '../../lib/catalog/documents/document.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
 import { connected } from './connect.ts';
 
-/** `relay-batch apply`: all of the documents or none; every replica works with them within a second. */
+/** `relay-batch apply`: applies all of the documents or none. Every replica works with them within a second. */
 export function applyCommand(env: NodeJS.ProcessEnv): Command {
   return new Command('apply')
     .description('apply catalogue files (docs/catalogue.md)')

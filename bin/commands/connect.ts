@@ -3,26 +3,26 @@ import { join } from 'node:path';
 import type { Config } from '../../lib/app/config.ts';
 import { ConfigError } from '../../lib/base/errors.ts';
 import type { Log } from '../../lib/base/log.ts';
-import { createSecretBox, parseMasterKey, type SecretBox } from '../../lib/catalog/secret-box.ts';
+import { createSecretBox, parseMasterKey, type SecretBox } from '../../lib/catalog/secrets/secret-box.ts';
 import { createDb, type Database } from '../../lib/db/database.ts';
 import { expectedVersion, isSchemaCurrent } from '../../lib/db/migrate.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';
 import { findEmbedded } from '../../lib/postgres/find.ts';
 import { masterKey } from '../../lib/postgres/generated-secrets.ts';
 
-/** What a command works on. */
+/** The resources that a command works with. */
 export interface Connection {
   db: Database;
-  /** Null without RELAY_MASTER_KEY on a Postgres that was given. */
+  /** Null without RELAY_MASTER_KEY on an external Postgres. */
   secretBox: SecretBox | null;
-  /** The file that holds the master key in use; null when it came from the environment. */
+  /** The file that holds the master key in use; null if the key came from the environment. */
   masterKeyFile: string | null;
 }
 
 /**
- * Connects to RELAY_PG_DSN, or to the embedded Postgres of RELAY_DATA_DIR: to that of the server that runs there, else one
- * that is started for as long as `work` runs. `alone` refuses while a server runs there (`data dir in use by pid N`).
- * Throws ConfigError when there is no database yet, or its schema is older than this release.
+ * Connects to RELAY_PG_DSN, or to the embedded Postgres of RELAY_DATA_DIR. That is the Postgres of the server that runs
+ * there, else one that is started for as long as `work` runs. `alone` refuses while a server runs there (`data dir in
+ * use by pid N`). Throws ConfigError if no database exists yet, or if its schema is older than this release.
  */
 export async function connected<T>(
   config: Config,
@@ -55,7 +55,7 @@ export async function connected<T>(
 }
 
 async function startExisting(dataDir: string, log: Log): ReturnType<typeof startEmbedded> {
-  // A mistyped path must not become a new, empty database that a command then works on.
+  // A mistyped path must not create a new, empty database that a command then works on.
   await access(join(dataDir, 'postgres')).catch((cause) => {
     throw new ConfigError(`there is no database in RELAY_DATA_DIR ${dataDir}: set it, or RELAY_PG_DSN`, { cause });
   });

@@ -1,13 +1,13 @@
 import { Command } from 'commander';
 import { type Config, loadConfig } from '../../lib/app/config.ts';
-import { createParts } from '../../lib/app/parts.ts';
+import { createSharedParts, NOTHING_DUE } from '../../lib/app/shared-parts.ts';
 import { uuidv7 } from '../../lib/base/clock.ts';
 import { ConfigError } from '../../lib/base/errors.ts';
 import { createLog, type Log } from '../../lib/base/log.ts';
 import type { Database } from '../../lib/db/database.ts';
 import { connected } from './connect.ts';
 
-/** `relay-batch housekeep`: one round of what replicas do by themselves every hour, and of what their beats find due. */
+/** `relay-batch housekeep`: one round of what replicas do every hour, and of what their heartbeats find due. */
 export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
   return new Command('housekeep')
     .description('one round of the sweep: rescue, expire, compact, retention, partitions, orphaned payloads')
@@ -21,15 +21,15 @@ export function housekeepCommand(env: NodeJS.ProcessEnv): Command {
 }
 
 async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, log: Log): Promise<boolean> {
-  // No secret is read in a sweep.
-  const parts = await createParts({ config, env, log, db, masterKey: null });
-  const { wakes, compactor, validator } = parts;
-  // Payloads of another database would all be orphans here.
-  const fault = await parts.checkStore();
+  // A sweep reads no secret.
+  const shared = await createSharedParts({ config, env, log, db, masterKey: null });
+  const { wakes, compactor, validator } = shared;
+  // With another database's payload store, all payloads would look like orphans.
+  const fault = await shared.checkStore();
   if (fault !== null) throw new ConfigError(`nothing was done: ${fault}`);
 
   const self = uuidv7();
-  const sweeper = parts.createSweeper({
+  const sweeper = shared.createSweeper({
     instance: 'cli',
     selfId: () => self,
     mayRescue: () => true,
@@ -43,19 +43,9 @@ async function sweepOnce(config: Config, env: NodeJS.ProcessEnv, db: Database, l
     await sweeper.stop();
     await compactor.stop();
     wakes.close();
-    await parts.app.payloads.close();
+    await shared.app.payloads.close();
   }
 }
 
-/** As if a beat had found everything to be due; each step looks for itself what there is. */
-const ALL_DUE = {
-  alive: true,
-  catalogVersion: 0,
-  nowMs: 0,
-  cancelled: [],
-  rescueDue: true,
-  expiryDue: true,
-  compactionDue: true,
-  validationDue: true,
-  workDue: false,
-};
+/** As if a heartbeat had found everything to be due; each step looks for itself what there is. */
+const ALL_DUE = { ...NOTHING_DUE, rescueDue: true, expiryDue: true, compactionDue: true, validationDue: true };

@@ -1,6 +1,6 @@
-// Builds the runtime client of Lambda for `npm run test:lambda`: one or two minutes, once. Where it cannot be built (no
-// compiler, no network), or not within the limit, it says so and ends with 0, and the test names what it skips. On whatever
-// Node the machine has.
+// Builds the runtime client of Lambda for `npm run test:lambda`: one or two minutes, once, on whatever Node the machine
+// has. If it cannot be built within the limit (no compiler, no network), this script says so and ends with 0, and the
+// test names what it skips.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';

@@ -25,16 +25,17 @@ const MAX_REQUEST_BYTES = 64 * MIB;
  * a type cannot say.
  */
 export const ENVIRONMENT = z.object({
-  RELAY_PG_DSN: dsn()
-    .optional()
-    .meta({ unit: 'DSN', about: 'Postgres to use. Unset: an embedded one in `RELAY_DATA_DIR`.' }),
+  RELAY_PG_DSN: dsn().optional().meta({
+    unit: 'DSN',
+    about: 'The Postgres to use. If unset, the service starts an embedded one in `RELAY_DATA_DIR`.',
+  }),
   RELAY_PG_DIRECT_DSN: dsn().optional().meta({
     unit: 'DSN',
-    about: 'For LISTEN and migrations. Default: `RELAY_PG_DSN`. Needed behind a transaction-mode pooler.',
+    about: 'Connection for LISTEN and migrations. Default: `RELAY_PG_DSN`. Set it behind a transaction-mode pooler.',
   }),
   RELAY_PG_PREPARED: z.enum(['auto', 'on', 'off']).default('auto').meta({
     about:
-      'Named prepared statements. `auto`: on unless `RELAY_PG_DIRECT_DSN` names another server than `RELAY_PG_DSN`.',
+      'Use of named prepared statements. `auto`: on, unless `RELAY_PG_DIRECT_DSN` names another server than `RELAY_PG_DSN`.',
   }),
   RELAY_PG_POOL: int(1, 200)
     .default(10)
@@ -43,76 +44,79 @@ export const ENVIRONMENT = z.object({
     .string()
     .min(1)
     .default('relay-data')
-    .meta({ unit: 'path', about: 'Embedded Postgres, generated secrets, instance id.' }),
+    .meta({ unit: 'path', about: 'Directory of the embedded Postgres, the generated secrets and the instance id.' }),
   RELAY_HOST: z
     .string()
     .min(1)
     .default('127.0.0.1')
-    .meta({ about: 'Address to listen on, both ports. The container image sets 0.0.0.0.' }),
-  RELAY_PORT: int(0, 65535).default(8080).meta({ about: 'Inference port. 0 takes a free one.' }),
+    .meta({ about: 'Address that both ports listen on. The container image sets 0.0.0.0.' }),
+  RELAY_PORT: int(0, 65535).default(8080).meta({ about: 'Inference port. 0 selects a free one.' }),
   RELAY_CONTROL_PORT: z
     .union([z.literal('off'), int(0, 65535)], 'off, or a whole number from 0 to 65535')
     .default(8081)
     .meta({ about: 'Control port, or `off`.' }),
-  RELAY_ADMIN_TOKEN: z
-    .string()
-    .min(1)
-    .optional()
-    .meta({ secret: true, about: 'Bearer of the control API. Embedded mode: generated once into the data dir.' }),
+  RELAY_ADMIN_TOKEN: z.string().min(1).optional().meta({
+    secret: true,
+    about: 'Bearer token of the control API. Embedded mode generates it once, in the data dir.',
+  }),
   RELAY_MASTER_KEY: z.string().min(1).optional().meta({
     secret: true,
     unit: '32 bytes, base64',
-    about: 'Encrypts stored secrets. Embedded mode: generated once into the data dir.',
+    about: 'Key that encrypts stored secrets. Embedded mode generates it once, in the data dir.',
   }),
-  RELAY_CATALOG: z.string().min(1).optional().meta({ unit: 'path', about: 'YAML file or directory applied at start.' }),
+  RELAY_CATALOG: z
+    .string()
+    .min(1)
+    .optional()
+    .meta({ unit: 'path', about: 'YAML file or directory that every start applies.' }),
   RELAY_PUBLIC_URL: z
     .url({ protocol: /^https?$/, error: 'it must be an http or https URL' })
     .optional()
     .meta({
       unit: 'URL',
-      about: 'How callers reach the inference port, for `upload_url`. Default: the host that the caller asked.',
+      about:
+        'Address that callers use for the inference port. `upload_url` starts with it. Default: the host of the call.',
     }),
   RELAY_BATCH_MAX_ITEMS: int(1, 100_000)
     .default(50_000)
-    .meta({ unit: 'items', about: 'Most items of one native batch.' }),
+    .meta({ unit: 'items', about: 'Maximum number of items of one native batch.' }),
   RELAY_MAX_REQUEST_BYTES: int(1, Number.MAX_SAFE_INTEGER)
     .default(32 * MIB)
-    .meta({ unit: 'bytes', about: 'Largest body of a native submit; more than 64 MiB counts as 64 MiB.' }),
+    .meta({ unit: 'bytes', about: 'Largest body of a native submit. A value above 64 MiB counts as 64 MiB.' }),
   RELAY_BATCH_PAYLOAD_DIR: z
     .string()
     .min(1)
     .default('relay-batch-payloads')
-    .meta({ unit: 'path', about: 'Payload directory of the file store; shared by all replicas.' }),
+    .meta({ unit: 'path', about: 'Payload directory of the file store. All replicas share it.' }),
   RELAY_BATCH_CONCURRENCY: int(0, 4096)
     .default(8)
-    .meta({ unit: 'slots', about: 'Items that one replica runs at once. 0: this replica runs none.' }),
+    .meta({ unit: 'slots', about: 'Items that one replica runs at once. With 0 this replica runs no items.' }),
   RELAY_BATCH_ITEM_TIMEOUT_S: int(1, 86_400)
     .default(300)
     .meta({ unit: 's', about: 'Time limit of one item, all upstream attempts included.' }),
   RELAY_BATCH_FLUSH_MS: int(0, 10_000)
     .optional()
-    .meta({ unit: 'ms', about: 'Window of a group commit. Default: 10 with files, 200 with S3.' }),
-  RELAY_BATCH_ON_WORKER_LOSS: z
-    .enum(['rerun', 'discard'])
-    .default('rerun')
-    .meta({ about: '`discard` never calls an upstream a second time for an item whose worker was lost.' }),
+    .meta({ unit: 'ms', about: 'Time that a group commit collects outcomes. Default: 10 with files, 200 with S3.' }),
+  RELAY_BATCH_ON_WORKER_LOSS: z.enum(['rerun', 'discard']).default('rerun').meta({
+    about: 'What happens to the items of a lost worker. `discard` never calls an upstream a second time for them.',
+  }),
   RELAY_BATCH_RETENTION_DAYS: int(0, 36_500)
     .default(0)
-    .meta({ unit: 'days', about: 'Finished batches are deleted after it. 0 keeps them.' }),
+    .meta({ unit: 'days', about: 'Finished batches are deleted after this time. 0 keeps them.' }),
   RELAY_USAGE_RETENTION_DAYS: int(0, 36_500)
     .default(0)
-    .meta({ unit: 'days', about: 'Usage partitions are dropped after it. 0 keeps them.' }),
+    .meta({ unit: 'days', about: 'Usage partitions are dropped after this time. 0 keeps them.' }),
   RELAY_MAX_PENDING_ITEMS_PER_OWNER: int(0, 1_000_000_000)
     .default(0)
-    .meta({ unit: 'items', about: 'Most unfinished items of one owner. 0: no limit.' }),
-  RELAY_PAYLOAD_STORE: z.enum(['file', 's3']).default('file').meta({ about: 'Where payloads live.' }),
+    .meta({ unit: 'items', about: 'Maximum number of unfinished items of one owner. 0: no limit.' }),
+  RELAY_PAYLOAD_STORE: z.enum(['file', 's3']).default('file').meta({ about: 'Store of the payloads.' }),
   RELAY_S3_BUCKET: z.string().min(1).optional().meta({ about: 'Bucket of the S3 payload store.' }),
   RELAY_S3_PREFIX: z.string().default('').meta({ about: 'Prefix of every key in the bucket.' }),
-  RELAY_QUEUE: z.enum(['postgres', 'sqs']).default('postgres').meta({ about: 'What wakes the workers.' }),
+  RELAY_QUEUE: z.enum(['postgres', 'sqs']).default('postgres').meta({ about: 'Mechanism that wakes the workers.' }),
   RELAY_SQS_QUEUE_URL: z.string().min(1).optional().meta({ unit: 'URL', about: 'Queue of the SQS wake-ups.' }),
   RELAY_SHUTDOWN_DEADLINE_S: int(0, 3600)
     .default(15)
-    .meta({ unit: 's', about: 'How long running items may finish after SIGTERM.' }),
+    .meta({ unit: 's', about: 'Time that running items have to finish after SIGTERM.' }),
   RELAY_LOG_LEVEL: z
     .enum(['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'])
     .default('info')
@@ -121,7 +125,7 @@ export const ENVIRONMENT = z.object({
     .string()
     .regex(/^[\x21-\x7e]{1,128}$/, '1-128 printable ASCII characters')
     .optional()
-    .meta({ about: 'Stable name of this replica. Default: kept in the data dir.' }),
+    .meta({ about: 'Stable name of this replica. Default: a generated one, kept in the data dir.' }),
 });
 
 type Environment = z.infer<typeof ENVIRONMENT>;

@@ -1,33 +1,19 @@
 import { once } from 'node:events';
-import type { SQSBatchResponse, SQSEvent } from 'aws-lambda';
 import { authenticate, type Caller, type Headers } from '../auth/authenticate.ts';
-import { sleep, uuidv7 } from '../base/clock.ts';
-import type { Log } from '../base/log.ts';
 import type { CatalogCache } from '../catalog/catalog-cache.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
-import { createDb } from '../db/database.ts';
-import { type InstanceLock, lockInstance } from '../db/instance-lock.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import { migrate } from '../db/migrate.ts';
 import type { KeyPool } from '../keypool/pool.ts';
-import { createListener } from '../queue/postgres.ts';
 import type { Wake, WakeQueue } from '../queue/queue.ts';
-import { takeBackFormer } from '../worker/lease/rescue.ts';
-import type { Sweeper } from '../worker/sweep/sweep.ts';
-import type { Worker } from '../worker/worker.ts';
-import { awsOf } from './clients.ts';
-import type { Config } from './config.ts';
-import { applyAtStart, settle } from './home.ts';
-import { createMetrics, type Metrics, observeWorker } from './metrics.ts';
-import { type AppCore, createParts } from './parts.ts';
-import { createReadiness, type NotReady, type Step } from './readiness.ts';
+import { type AppOptions, type Foundation, layFoundation } from './foundation.ts';
+import { applyAtStart } from './home.ts';
+import { type Metrics, observeWorker } from './metrics.ts';
+import { type Part, startSteps, stopParts } from './part.ts';
+import { createReadiness, type NotReady, type Readiness } from './readiness.ts';
+import type { AppCore } from './shared-parts.ts';
+import { watchingParts } from './watching-parts.ts';
 
-/** How often a ready replica looks whether the payload store is still the shared one. */
-const STORE_CHECK_MS = 10_000;
-
-/**
- * Everything that handlers are made of in the container. This file is the composition root: with app-parts.ts (what all forms
- * have in common), app-clients.ts and app-lambda.ts it is the only place that builds clients.
- */
+/** Everything that handlers are made of in the container. */
 export interface App extends AppCore {
   queue: WakeQueue;
   pool: KeyPool;
@@ -38,7 +24,6 @@ export interface App extends AppCore {
   adminToken: string | null;
   /** Where a generated admin token is; null when it was given. */
   adminTokenFile: string | null;
-  streaming: boolean;
   listenUrl(): string | null;
   notReady(): NotReady | null;
   /** What is wrong at present, though the service was ready before; calls are still tried. */
@@ -63,212 +48,140 @@ export interface App extends AppCore {
   stop(deadlineMs: number, served: Promise<unknown>): Promise<void>;
 }
 
-export interface AppOptions {
-  config: Config;
-  /** The inference port's address, once it is listened on; null while there is none that callers could use. */
-  listenUrl(): string | null;
-  env: Readonly<Record<string, string | undefined>>;
-  log: Log;
-  /** What a wake-up from the queue is passed to: in the container the worker handler. */
-  onWake(app: App, wake: Wake): void;
-  /** The same for SQS messages (RELAY_QUEUE=sqs). */
-  onMessages(app: App, event: SQSEvent): Promise<SQSBatchResponse>;
-}
-
 /**
  * Builds the service in its container form. Returns as soon as clients exist; migrations, catalogue and worker follow
  * behind `ready`. Throws ConfigError.
  */
-export async function createApp({ config, env, log, listenUrl, onWake, onMessages }: AppOptions): Promise<App> {
+export async function createApp(options: AppOptions): Promise<App> {
+  const { log } = options;
   const stopping = new AbortController();
-  const home = await settle(config, log);
-  let databaseUp = true;
-  const db = createDb({
-    dsn: home.dsn,
-    max: config.pgPool,
-    prepared: config.pgPrepared,
-    applicationName: 'relay-batch',
-    log,
-    onState(up) {
-      // Looked at again at once: one broken connection of the pool is no outage.
-      if (!up && databaseUp) void worker?.lease.heartbeatNow();
-      databaseUp = up;
+  const foundation = await layFoundation(options, stopping.signal);
+  const starting = startingParts(foundation);
+  const readiness = createReadiness(startSteps(starting), log, stopping.signal);
+  const wake = wakeOf(foundation, readiness);
+  const parts = [...starting, ...watchingParts(foundation, readiness, { log, wake })];
+  return {
+    ...handlerParts(foundation),
+    notReady: readiness.notReady,
+    wake,
+    get instance() {
+      return foundation.replica.name();
     },
-  });
-  const parts = await createParts({ config, env, log, db, masterKey: home.masterKey });
-  const { wakes, pool, catalogCache, secretBox, tokens, compactor, validator } = parts;
-  const { clock, payloads } = parts.app;
-  const queue: WakeQueue = {
-    send(wake, count) {
-      // Our own worker does not need the round trip, nor the LISTEN connection, to hear of our own submits.
-      if (wake.kind === 'work') worker?.wake();
-      return wakes.send(wake, count);
+    ready: readiness.done,
+    async stop(deadlineMs, served) {
+      stopping.abort();
+      await readiness.done.catch(() => {});
+      const requests: Part = { name: 'requests', stop: { phase: 'work', run: () => served } };
+      await stopParts([...parts, requests], deadlineMs, log);
     },
   };
-  const client = parts.createClient();
-  const metrics = createMetrics({
-    running: () => worker?.figures().running ?? 0,
-    waiting: () => worker?.figures().waiting ?? 0,
-    committing: () => worker?.figures().committing ?? 0,
-  });
-  let instance = home.instance;
-  let worker: Worker | null = null;
-  let sweeper: Sweeper | null = null;
-  let lock: InstanceLock | null = null;
+}
 
-  const steps: Step[] = [
+/** The parts that the service waits for, in the order in which they start. */
+function startingParts(foundation: Foundation): Part[] {
+  const { home, worker, database, shared, client, replica, options } = foundation;
+  const { compactor, validator, wakes, app } = shared;
+  return [
+    { name: 'postgres', stop: { phase: 'postgres', run: () => home.embedded?.stop() } },
     {
-      waiting: 'waiting for the database and its migrations',
-      run: async () => {
-        await migrate(home.directDsn, log);
-        return null;
+      name: 'database',
+      start: {
+        waiting: 'waiting for the database and its migrations',
+        run: () => done(migrate(home.directDsn, options.log)),
       },
-    },
-    { waiting: 'waiting for the payload store', run: parts.checkStore },
-    {
-      waiting: 'waiting for the catalogue',
-      run: async () => {
-        await parts.checkSecrets();
-        if (config.catalogPath !== null) await applyAtStart(db, config.catalogPath, env, secretBox, log);
-        await catalogCache.refresh();
-        catalogCache.current();
-        return null;
-      },
+      stop: { phase: 'database', run: database.db.close },
     },
     {
-      waiting: 'waiting for the instance lock',
-      run: async () => {
-        lock = await lockInstance(home.directDsn, home.instance, log);
-        if (!lock.held) log.warn('another live process has this instance id, going on under one of our own');
-        return null;
-      },
+      name: 'payload store',
+      start: { waiting: 'waiting for the payload store', run: shared.checkStore },
+      stop: { phase: 'connections', run: app.payloads.close },
     },
     {
-      waiting: 'waiting for the worker',
-      run: async () => {
-        if (!lock?.held) instance = `${home.instance}-${uuidv7()}`;
-        ({ worker, sweeper } = startWorker());
-        // A stop does not wait for a start that waits for the database.
-        await Promise.race([worker.started, once(stopping.signal, 'abort')]);
-        return null;
-      },
+      name: 'catalogue',
+      start: { waiting: 'waiting for the catalogue', run: () => done(loadFirstCatalog(foundation)) },
     },
     {
-      // Again, now that our lease stands: a `rekey` that ran meanwhile has not seen it.
-      waiting: 'waiting for the check of the master key',
-      run: async () => {
-        await parts.checkSecrets();
-        return null;
-      },
+      name: 'instance lock',
+      start: { waiting: 'waiting for the instance lock', run: () => done(replica.lock()) },
+      stop: { phase: 'connections', run: replica.release },
+    },
+    { name: 'wake-ups', stop: { phase: 'connections', run: wakes.close } },
+    { name: 'upstream client', stop: { phase: 'connections', run: client.close } },
+    { name: 'compactor', stop: { phase: 'work', run: compactor.stop } },
+    { name: 'validator', stop: { phase: 'work', run: validator.stop } },
+    {
+      name: 'worker',
+      start: { waiting: 'waiting for the worker', run: () => done(startWorker(foundation)) },
+      stop: { phase: 'work', run: worker.stop },
+    },
+    {
+      // Once more, after the lease was made: a `rekey` that ran in between did not see the lease.
+      name: 'master key',
+      start: { waiting: 'waiting for the check of the master key', run: () => done(shared.checkSecrets()) },
     },
   ];
+}
 
-  const startWorker = (): { worker: Worker; sweeper: Sweeper } => {
-    const made = parts.createWorker({
-      client,
-      instance,
-      concurrency: config.concurrency,
-      paused: () => readiness.degraded(),
-      onFinished: (ids) => void compactor.compact(ids),
-      onHeartbeat: (heartbeat) => void sweep.onHeartbeat(heartbeat),
-      onFirstLease: async (workerId) => {
-        if (!lock?.held) return;
-        const { finished } = await takeBackFormer(parts.rescue(instance), workerId);
-        void compactor.compact(finished);
+/** What handlers find in the container beside readiness and life cycle. */
+function handlerParts(foundation: Foundation): Omit<App, 'notReady' | 'wake' | 'instance' | 'ready' | 'stop'> {
+  const { home, worker, database, shared, metrics, options } = foundation;
+  const { pool, catalogCache, secretBox, tokens, compactor, validator, app } = shared;
+  return {
+    ...app,
+    queue: {
+      send(wake, count) {
+        // Our own worker does not need the round trip, nor the LISTEN connection, to hear of our own submits.
+        if (wake.kind === 'work') worker.wake();
+        return shared.wakes.send(wake, count);
       },
-      observe: observeWorker(metrics, clock),
-    });
-    const { id: selfId, mayRescue } = made.lease;
-    const sweep = parts.createSweeper({
-      instance,
-      selfId,
-      mayRescue,
-      wake: made.wake,
-      validate: async () => validator.poke(),
-    });
-    return { worker: made, sweeper: sweep };
-  };
-
-  const pollWhenReady = async (): Promise<{ stop(): Promise<void> } | null> => {
-    const { createSqsPoller } = await import('../queue/sqs.ts');
-    await readiness.done.catch(() => {});
-    if (stopping.signal.aborted || readiness.notReady() !== null) return null;
-    const handle = (event: SQSEvent) => onMessages(app, event);
-    return createSqsPoller({ queueUrl: config.sqsQueueUrl!, ...awsOf(env, 'SQS'), log, handle });
-  };
-
-  const readiness = createReadiness(steps, log, stopping.signal);
-  const listener = createListener({
-    dsn: home.directDsn,
-    log,
-    onWake: (wake) => onWake(app, wake),
-    onReconnect: () => {
-      if (readiness.notReady() !== null) return;
-      void catalogCache.refresh();
-      worker?.wake();
     },
-    onBreakers: () => void pool.refresh(),
-  });
-  const polling = config.queue === 'sqs' ? pollWhenReady() : null;
-  const storeChecks = watchStore(readiness.done, stopping.signal, async () => {
-    const reason = await parts.checkStore();
-    const recovered = readiness.degraded() && reason === null;
-    readiness.degrade(reason);
-    if (recovered) worker?.wake();
-  });
-
-  const app: App = {
-    ...parts.app,
-    queue,
     pool,
     metrics,
     catalogCache,
     secretBox,
     adminToken: home.adminToken,
     adminTokenFile: home.adminTokenFile,
-    streaming: true,
-    listenUrl,
-    notReady: readiness.notReady,
-    unwell: () => (databaseUp ? null : { code: 'not_ready', reason: 'waiting for the database' }),
+    listenUrl: options.listenUrl,
+    unwell: () => (database.isUp() ? null : { code: 'not_ready', reason: 'waiting for the database' }),
     authenticate: (headers) =>
-      authenticate(headers, catalogCache.current(), { nowMs: worker?.dbNow() ?? clock.now(), tokens }),
-    get instance() {
-      return instance;
-    },
-    abortHere: (batchId) => worker?.cancelBatch(batchId),
+      authenticate(headers, catalogCache.current(), { nowMs: worker.dbNow() ?? app.clock.now(), tokens }),
+    abortHere: worker.cancelBatch,
     compact: compactor.compact,
     wakeValidator: validator.poke,
-    wake(wake) {
-      if (wake.kind === 'work') worker?.wake();
-      else if (wake.kind === 'cancel') worker?.cancelBatch(wake.batchId);
-      else if (readiness.notReady() === null) void catalogCache.refresh();
-    },
-    ready: readiness.done,
-    async stop(deadlineMs, served) {
-      stopping.abort();
-      await readiness.done.catch(() => {});
-      await (await polling)?.stop();
-      await Promise.all([
-        worker?.stop(deadlineMs),
-        sweeper?.stop(),
-        validator.stop(),
-        compactor.stop(),
-        storeChecks,
-        served,
-      ]);
-      await Promise.all([listener.stop(), lock?.release(), client.close(), payloads.close()]);
-      wakes.close();
-      await db.close();
-      await home.embedded?.stop();
-    },
   };
-  return app;
 }
 
-async function watchStore(ready: Promise<void>, signal: AbortSignal, check: () => Promise<void>): Promise<void> {
-  await ready.catch(() => {});
-  while (!signal.aborted) {
-    await sleep(STORE_CHECK_MS, signal);
-    if (!signal.aborted) await check().catch(() => {});
-  }
+function wakeOf({ worker, shared }: Foundation, readiness: Readiness): App['wake'] {
+  return (wake) => {
+    if (wake.kind === 'work') worker.wake();
+    else if (wake.kind === 'cancel') worker.cancelBatch(wake.batchId);
+    else if (readiness.notReady() === null) void shared.catalogCache.refresh();
+  };
+}
+
+async function loadFirstCatalog({ shared, options }: Foundation): Promise<void> {
+  const { config, env, log } = options;
+  const { catalogCache, secretBox, app } = shared;
+  await shared.checkSecrets();
+  if (config.catalogPath !== null) await applyAtStart(app.db, config.catalogPath, env, secretBox, log);
+  await catalogCache.refresh();
+  catalogCache.current();
+}
+
+async function startWorker({ worker, shared, client, metrics, replica, stopping }: Foundation): Promise<void> {
+  const started = worker.start({
+    shared,
+    client,
+    observe: observeWorker(metrics, shared.app.clock),
+    instance: replica.name(),
+    takeBack: replica.isLocked(),
+  });
+  // A stop does not wait for a start that waits for the database.
+  await Promise.race([started, once(stopping, 'abort')]);
+}
+
+/** A step that is done when it resolves. */
+async function done(work: Promise<unknown>): Promise<null> {
+  await work;
+  return null;
 }

@@ -3,6 +3,8 @@ import type { Clock } from '../base/clock.ts';
 import type { WorkerDeps } from '../worker/worker.ts';
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300];
+const ITEMS = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+const BYTES = [1e3, 1e4, 1e5, 1e6, 4e6, 8e6, 64e6];
 
 /** What the service counts; names are documented in docs/operations.md. One registry per application, none global. */
 export interface Metrics {
@@ -47,44 +49,34 @@ export function createMetrics(gauges: { running(): number; waiting(): number; co
       help: 'Items given back to wait or to run elsewhere.',
       registers,
     }),
-    flushItems: new Histogram({
-      name: 'relay_batch_flush_items',
-      help: 'Outcomes in one group commit.',
-      buckets: [1, 2, 4, 8, 16, 32, 64, 128, 256],
-      registers,
-    }),
-    flushBytes: new Histogram({
-      name: 'relay_batch_flush_bytes',
-      help: 'Response bytes in one segment.',
-      buckets: [1e3, 1e4, 1e5, 1e6, 4e6, 8e6, 64e6],
-      registers,
-    }),
-    flushSeconds: new Histogram({
-      name: 'relay_batch_flush_seconds',
-      help: 'Time of one group commit, segment write included.',
-      buckets: SECONDS,
-      registers,
-    }),
-    claimSeconds: new Histogram({
-      name: 'relay_batch_claim_seconds',
-      help: 'Time of one claim, planning included.',
-      buckets: SECONDS,
-      registers,
-    }),
-    upstreamSeconds: new Histogram({
-      name: 'relay_batch_upstream_seconds',
-      help: 'Time of one upstream call.',
-      labelNames: ['host', 'class'],
-      buckets: SECONDS,
-      registers,
-    }),
-    httpSeconds: new Histogram({
-      name: 'relay_batch_http_seconds',
-      help: 'Time of one HTTP request.',
-      labelNames: ['method', 'route', 'status'],
-      buckets: SECONDS,
-      registers,
-    }),
+    ...createHistograms(registry),
+  };
+}
+
+type Histograms = Omit<Metrics, 'registry' | 'itemsFinal' | 'itemsReleased'>;
+
+function createHistograms(registry: Registry): Histograms {
+  const registers = [registry];
+  const histogram = <Label extends string = never>(
+    name: string,
+    help: string,
+    buckets: number[],
+    labelNames: Label[] = [],
+  ) => new Histogram({ name, help, buckets, labelNames, registers });
+  return {
+    flushItems: histogram('relay_batch_flush_items', 'Outcomes in one group commit.', ITEMS),
+    flushBytes: histogram('relay_batch_flush_bytes', 'Response bytes in one segment.', BYTES),
+    flushSeconds: histogram('relay_batch_flush_seconds', 'Time of one group commit, segment write included.', SECONDS),
+    claimSeconds: histogram('relay_batch_claim_seconds', 'Time of one claim, planning included.', SECONDS),
+    upstreamSeconds: histogram('relay_batch_upstream_seconds', 'Time of one upstream call.', SECONDS, [
+      'host',
+      'class',
+    ]),
+    httpSeconds: histogram('relay_batch_http_seconds', 'Time of one HTTP request.', SECONDS, [
+      'method',
+      'route',
+      'status',
+    ]),
   };
 }
 

@@ -1,6 +1,6 @@
-import { sleep } from '../base/clock.ts';
 import { ApiError, ConfigError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 
 /** Why this replica does not answer yet. */
 export interface NotReady {
@@ -26,7 +26,11 @@ export interface Readiness {
   done: Promise<void>;
 }
 
+const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 2000;
+
+/** A step cannot be done yet. The message is the reason that `/healthz` says. */
+class NotYet extends Error {}
 
 /**
  * Runs the start's steps one after the other. Only a configuration error ends it: a database or a store that is away is
@@ -38,26 +42,27 @@ export function createReadiness(steps: readonly Step[], log: Log, signal: AbortS
 
   const run = async (): Promise<void> => {
     for (const step of steps) {
-      for (let tries = 0; !signal.aborted; tries++) {
-        const reason = await attempt(step);
-        if (reason === null) break;
-        if (tries === 0) log.warn({ reason }, 'not ready');
-        current = { code: 'not_ready', reason };
-        await sleep(Math.min(RETRY_MAX_MS, 50 * 2 ** tries), signal);
-      }
+      await retryUntil(() => attempt(step), {
+        min: RETRY_MIN_MS,
+        max: RETRY_MAX_MS,
+        signal,
+        mends: (error) => !(error instanceof ConfigError),
+        onFirst: (error) => log.warn({ reason: reasonOf(error) }, 'not ready'),
+      });
     }
     if (!signal.aborted) current = null;
   };
 
-  const attempt = async (step: Step): Promise<string | null> => {
+  const attempt = async (step: Step): Promise<void> => {
     current = { code: 'not_ready', reason: step.waiting };
-    try {
-      return await step.run();
-    } catch (error) {
+    const reason = await step.run().catch((error) => {
       if (error instanceof ConfigError) throw error;
       if (!(error instanceof ApiError)) log.warn({ err: reasonOf(error) }, step.waiting);
       return step.waiting;
-    }
+    });
+    if (reason === null) return;
+    current = { code: 'not_ready', reason };
+    throw new NotYet(reason);
   };
 
   return {

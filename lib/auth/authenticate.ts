@@ -4,19 +4,19 @@ import type { Catalog, Project, RelayKey, ServiceAccount } from '../model/catalo
 import { judgeKey, judgeToken, type KeyFault, type TokenFault } from './credential.ts';
 import { hashKey } from './keys.ts';
 
-/** What a genuine inference token says; times in epoch ms. */
+/** The claims of a genuine inference token; times in epoch ms. */
 export interface TokenClaims {
   jti: string;
   userId: string;
   expiresAt: number;
   version: number;
-  /** Project id of the `prj` claim; null without one. */
+  /** The project id of the `prj` claim; null without one. */
   projectId: string | null;
 }
 
 /**
- * Checks a token's signature, issuer and form and gives its claims; the caller judges expiry and revocation. Throws
- * ApiError `invalid_token`. `catalogVersion` is that of the catalogue in use: signing keys are at least as new.
+ * Checks a token's signature, issuer and form and returns its claims. The caller judges expiry and revocation. Throws
+ * ApiError `invalid_token`. `catalogVersion` is that of the catalogue in use: the signing keys are at least as new.
  */
 export interface TokenVerifier {
   verify(token: string, catalogVersion: number): Promise<TokenClaims>;
@@ -28,29 +28,29 @@ export interface AuthenticateDeps {
   tokens: TokenVerifier;
 }
 
-/** Who is asking. Good for reads as it is; a submit also needs `governingPolicy`. */
+/** The caller, as its credential describes it. It is enough for reads; a submit also needs `governingPolicy`. */
 export interface Caller {
-  /** sha256 hex of the presented key, or `user:<id>` for a token. */
+  /** The sha256 hex of the presented key, or `user:<id>` for a token. */
   owner: string;
   credentialKind: 'key' | 'token';
   /** The key's id, or the token's jti. */
   credentialId: string;
   principalKind: 'user' | 'serviceaccount' | null;
   principalId: string | null;
-  /** Policy name on the key itself; null without one and for tokens. */
+  /** The policy name on the key itself; null without one and for tokens. */
   keyPolicy: string | null;
   serviceAccount: ServiceAccount | null;
-  /** Of the service account, or of the token; null without one, or when it is gone. */
+  /** The project of the service account or of the token; null without one, or if it was deleted. */
   project: Project | null;
-  /** Of a token: epoch ms of its `exp`, and its version; null for a key. */
+  /** The `exp` of a token in epoch ms, and its version; null for a key. */
   tokenExpiresAt: number | null;
   tokenVersion: number | null;
 }
 
-/** Header names in lower case, as events and Node give them. */
+/** Header names are in lower case, as events and Node deliver them. */
 export type Headers = Readonly<Record<string, string | undefined>>;
 
-/** 401 texts have none for a principal: a disabled one disables what stands for it. */
+/** No 401 code names a principal: a disabled principal disables its credentials. */
 const KEY_CODES = {
   disabled: 'api_key_disabled',
   revoked: 'api_key_revoked',
@@ -66,9 +66,9 @@ const TOKEN_CODES = {
 } as const satisfies Record<TokenFault, string>;
 
 /**
- * Who presents these headers: `X-WR-API-Key`, `Authorization: Bearer`, `x-api-key`, the first that holds anything.
- * Throws ApiError 401 with a code and text of behaviour section 1; which fault wins when there are several is told in
- * `judgeKey` and `judgeToken`. Whether a policy governs the caller is not asked here: reads need none.
+ * Authenticates a request. The credential is the first of `X-WR-API-Key`, `Authorization: Bearer` and `x-api-key` that
+ * is not empty. Throws ApiError 401 with a code and text of behaviour section 1. `judgeKey` and `judgeToken` document
+ * which fault wins when there are several. Reads need no policy, so this function does not check for one.
  */
 export async function authenticate(headers: Headers, catalog: Catalog, deps: AuthenticateDeps): Promise<Caller> {
   const presented = presentedSecret(headers);
@@ -78,7 +78,7 @@ export async function authenticate(headers: Headers, catalog: Catalog, deps: Aut
     : authenticateKey(presented, catalog, deps.nowMs);
 }
 
-/** An empty header, and an `Authorization` of another scheme, are passed over: proxies and SDKs leave such behind. */
+/** Ignores an empty header and an `Authorization` of another scheme: proxies and SDKs leave such headers behind. */
 function presentedSecret(headers: Headers): string | null {
   const own = headers['x-wr-api-key']?.trim();
   if (own) return own;
@@ -119,7 +119,7 @@ function authenticateKey(plaintext: string, catalog: Catalog, nowMs: number): Ca
   };
 }
 
-/** The map found the hash; this settles it in constant time, whatever the map's own comparison leaks. */
+/** The map found the hash. This check compares it in constant time, whatever the map's own comparison leaks. */
 function holdsHash(key: RelayKey, hash: string): boolean {
   const presented = Buffer.from(hash, 'latin1');
   const holds = (stored: string | undefined) =>
@@ -145,7 +145,7 @@ async function authenticateToken(token: string, catalog: Catalog, deps: Authenti
   };
 }
 
-// A token names its project by id: a project made again under an old name must not inherit the old one's tokens.
+// A token names its project by id: a new project under an old name must not inherit the old project's tokens.
 const projectIndexes = new WeakMap<Catalog, ReadonlyMap<string, Project>>();
 
 function projectsById(catalog: Catalog): ReadonlyMap<string, Project> {

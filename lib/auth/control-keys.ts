@@ -11,22 +11,22 @@ export interface KeyControlDeps<Document> {
   db: Database;
   /** Cryptographically random bytes (`Clock.random`). */
   random(n: number): Buffer;
-  /** The key as the control API shows it, and whether its plaintext comes from the environment; null: no such key. */
+  /** Reads the key as the control API shows it. `fromEnv`: the environment holds its plaintext. Null: unknown key. */
   readKey(tx: Db, id: string): Promise<{ document: Document; fromEnv: boolean } | null>;
-  /** Brings the catalogue of this replica up to what is committed. */
+  /** Loads what is committed into the catalogue of this replica. */
   refresh(): Promise<void>;
 }
 
 const graceFault = `must be a whole number of seconds from 0 to ${MAX_GRACE_SECONDS}`;
 
-/** Body of a rotation; without `graceSeconds` the old value stops at once. */
+/** The body of a rotation. Without `graceSeconds` the old value stops at once. */
 const rotateBody = z.strictObject({
   graceSeconds: z.int(graceFault).min(0, graceFault).max(MAX_GRACE_SECONDS, graceFault).default(0),
 });
 
 /**
- * `POST /keys/by-id/{id}/rotate`, 200: a new value, shown this once; the old one works for `graceSeconds` more. Throws
- * 404 for an unknown key, 400 for a revoked one, one with `valueFrom`, and a faulty body.
+ * `POST /keys/by-id/{id}/rotate`, 200: returns a new value, shown only once. The old one works for `graceSeconds` more.
+ * Throws 404 for an unknown key. Throws 400 for a revoked key, one with `valueFrom`, and a faulty body.
  */
 export async function rotateKey<Document>(
   id: string,
@@ -50,7 +50,7 @@ export async function rotateKey<Document>(
   return { plaintext, key };
 }
 
-/** `POST /keys/by-id/{id}/revoke`, 200, for good; again changes nothing. Throws 404 for an unknown key. */
+/** `POST /keys/by-id/{id}/revoke`, 200: revokes the key for ever. A repeat is ignored. 404 for an unknown key. */
 export async function revokeKey<Document>(id: string, deps: KeyControlDeps<Document>): Promise<Document> {
   const keyId = asKeyId(id);
   const key = await deps.db.transaction(async (tx) => {

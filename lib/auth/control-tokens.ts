@@ -1,8 +1,9 @@
 import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
-import { type Database, sqlState } from '../db/database.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
+import type { Database } from '../db/database.ts';
+import { FOREIGN_KEY_VIOLATION, sqlState } from '../db/errors.ts';
 import type { Catalog } from '../model/catalog.ts';
 import { parseBody } from './json-fields.ts';
 import { requireBox } from './signing-keys.ts';
@@ -14,14 +15,14 @@ export interface TokenControlDeps {
   box: SecretBox | null;
   /** The catalogue in use. */
   catalog(): Catalog;
-  /** Brings the catalogue of this replica up to what is committed. */
+  /** Loads what is committed into the catalogue of this replica. */
   refresh(): Promise<void>;
 }
 
 const nameOrId = z.string('must be a name or an id').regex(/^[A-Za-z0-9._-]{1,128}$/, 'must be a name or an id');
 const ttlFault = `must be a whole number of seconds from 1 to ${MAX_TOKEN_TTL_SECONDS}`;
 
-/** Body of `POST /tokens` (design section 6). */
+/** The body of `POST /tokens` (design section 6). */
 const tokenBody = z.strictObject({
   user: nameOrId,
   project: nameOrId.optional(),
@@ -29,8 +30,8 @@ const tokenBody = z.strictObject({
 });
 
 /**
- * `POST /tokens`, 201. Throws 400 for a faulty body, and for a user or project that is not there or disabled: no token
- * is made that could not be used. The token is shown this once.
+ * `POST /tokens`, 201: issues a token, which is shown only once. Throws 400 for a faulty body, and for a user or
+ * project that does not exist or is disabled, because such a token could not be used.
  */
 export async function createToken(
   body: unknown,
@@ -53,14 +54,14 @@ export async function createToken(
   return { ...issued, expiresAt: new Date(issued.expiresAt).toISOString() };
 }
 
-/** `DELETE /tokens/{jti}`, 204, again too. Throws 404 for an id that was never issued or is long expired. */
+/** `DELETE /tokens/{jti}`, 204, also for a repeat. Throws 404 for an id that was never issued or expired long ago. */
 export async function deleteToken(jti: string, deps: TokenControlDeps): Promise<void> {
   const id = jti.toLowerCase();
   if (!isUuid(id) || !(await revokeToken(deps.db, id))) throw new ApiError('not_found');
   await deps.refresh();
 }
 
-/** `POST /users/by-id/{id}/revoke-tokens`, 200. Throws 404 for an unknown user; a disabled one is fine. */
+/** `POST /users/by-id/{id}/revoke-tokens`, 200, also for a disabled user. Throws 404 for an unknown user. */
 export async function revokeTokensOfUser(
   userId: string,
   deps: TokenControlDeps,
@@ -68,14 +69,14 @@ export async function revokeTokensOfUser(
   const user = await lookUp(deps, (catalog) => catalog.usersById.get(userId.toLowerCase()));
   if (user === undefined) throw new ApiError('not_found');
   const tokenVersion = await revokeUserTokens(deps.db, user.id).catch((cause: unknown) => {
-    // Deleted since the catalogue was loaded: the version's row refers to the user's.
-    throw sqlState(cause) === '23503' ? new ApiError('not_found', undefined, { cause }) : cause;
+    // The user was deleted after the catalogue was loaded: the row of the version refers to the row of the user.
+    throw sqlState(cause) === FOREIGN_KEY_VIOLATION ? new ApiError('not_found', undefined, { cause }) : cause;
   });
   await deps.refresh();
   return { id: user.id, tokenVersion };
 }
 
-/** Another replica may have made it a moment ago: what the catalogue in memory lacks is looked for once more in a fresh one. */
+/** Refreshes the catalogue once if the object is missing: another replica may have made it a moment ago. */
 async function lookUp<T>(deps: TokenControlDeps, find: (catalog: Catalog) => T | undefined): Promise<T | undefined> {
   const found = find(deps.catalog());
   if (found !== undefined) return found;

@@ -1,20 +1,20 @@
 import type { Catalog, RelayKey } from '../model/catalog.ts';
 
-/** Why a key, or who stands behind it, is no longer good. */
+/** The reasons why a key, or its principal, is no longer valid. */
 export type KeyFault = 'disabled' | 'revoked' | 'expired' | 'rotated' | 'user_disabled' | 'service_account_disabled';
 
-/** Why a token, or its user, is no longer good. */
+/** The reasons why a token, or its user, is no longer valid. */
 export type TokenFault = 'expired' | 'revoked' | 'user_disabled';
 
-/** A verdict on a credential. Time changes it only at `validUntilMs`, and only from good to bad. */
+/** A verdict on a credential. Time changes it only at `validUntilMs`, and only from valid to invalid. */
 export type Verdict<Fault extends string> = { fault: Fault } | { fault: null; validUntilMs: number };
 
 /**
- * Judges a key by its row at `nowMs` (shared time). `presentedHash` is the value that was, or is being, presented. The
- * first fault counts, in the order of behaviour section 1: disabled, revoked, expired, rotated (the value is neither
- * the present one nor the previous one within its grace), then the principal. `expiresAt`, `revokedAt` and
- * `graceUntil` hold from that very millisecond on. A principal that is gone counts as disabled: deletes of it are
- * refused while a key refers to it, so it can only be missing by a fault.
+ * Judges a key by its row at `nowMs` (shared time). `presentedHash` is the hash of the presented value. The first fault
+ * counts, in the order of behaviour section 1: disabled, revoked, expired, rotated, then the principal. A key is
+ * rotated if the value is neither the present one nor the previous one within its grace. `expiresAt`, `revokedAt` and
+ * `graceUntil` hold from that very millisecond on. A principal that does not exist counts as disabled: it cannot be
+ * deleted while a key refers to it, so only a fault can make it missing.
  */
 export function judgeKey(key: RelayKey, presentedHash: string, catalog: Catalog, nowMs: number): Verdict<KeyFault> {
   if (!key.enabled) return { fault: 'disabled' };
@@ -35,20 +35,20 @@ export function judgeKey(key: RelayKey, presentedHash: string, catalog: Catalog,
   return { fault: null, validUntilMs };
 }
 
-/** What a token says about itself, and a batch keeps of it. */
+/** The facts of a token that a batch records. */
 export interface TokenFacts {
   jti: string;
   userId: string;
-  /** Epoch ms of `exp`. */
+  /** The `exp` claim in epoch ms. */
   expiresAt: number;
-  /** The user's token version when it was issued. */
+  /** The user's token version when the token was issued. */
   version: number;
 }
 
 /**
- * Judges a genuine token at `nowMs` (shared time): expired, then revoked (its jti, or its version is below the user's,
- * or the user is gone), then the user. Expiry comes first because revocations are forgotten some time after it: the
- * answer must not change then. A version above the user's is good: that snapshot is merely older than the token.
+ * Judges a genuine token at `nowMs` (shared time): expired, then revoked, then the user. A token is revoked by its jti,
+ * by a version below the user's, or if the user was deleted. Expiry comes first so that the answer stays when the
+ * record of a revocation is deleted later. A version above the user's is valid: that catalogue is older than the token.
  */
 export function judgeToken(token: TokenFacts, catalog: Catalog, nowMs: number): Verdict<TokenFault> {
   if (token.expiresAt <= nowMs) return { fault: 'expired' };

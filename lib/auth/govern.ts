@@ -4,9 +4,9 @@ import type { Catalog, Policy } from '../model/catalog.ts';
 import type { Caller } from './authenticate.ts';
 
 /**
- * The policy a submit of this caller runs under: the first that exists of the key's own, its service account's, the
- * project's. Throws 403 `policy_disabled` when that one is disabled (a later one is not asked), 403 `no_policy` when
- * there is none. Only submits need it.
+ * Returns the policy that governs a submit of this caller: the key's own, else its service account's, else the
+ * project's. Throws 403 `policy_disabled` if the first that exists is disabled; it does not try a later one. Throws 403
+ * `no_policy` if none exists. Only submits need it.
  */
 export function governingPolicy(caller: Caller, catalog: Catalog): Policy {
   const named = [caller.keyPolicy, caller.serviceAccount?.policy, caller.project?.policy];
@@ -20,8 +20,8 @@ export function governingPolicy(caller: Caller, catalog: Catalog): Policy {
 }
 
 /**
- * What a batch of this caller records. The project is the service account's or the token's, else the one that owns the
- * policy; the team is that project's. A project or team that is gone leaves null.
+ * Returns the attribution that a batch of this caller records. The project is the service account's or the token's,
+ * else the one that owns the policy; the team is that project's. A project or team that was deleted is null.
  */
 export function attributionOf(caller: Caller, policy: Policy, catalog: Catalog): Attribution {
   const project = caller.project ?? (policy.project ? (catalog.projects.get(policy.project) ?? null) : null);

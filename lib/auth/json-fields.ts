@@ -2,8 +2,8 @@ import type { z } from 'zod';
 import { ApiError } from '../base/errors.ts';
 
 /**
- * A JSON body by its schema. Throws 400 for the first fault: `missing_required_parameter` or `invalid_value`, `param`
- * being the field's path. Values are never echoed.
+ * Parses a JSON body by its schema. Throws 400 for the first fault: `missing_required_parameter` or `invalid_value`,
+ * with the field's path as `param`. The message never repeats a value.
  */
 export function parseBody<Schema extends z.ZodType>(schema: Schema, body: unknown): z.infer<Schema> {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {

@@ -2,7 +2,7 @@ import type { Attribution } from '../model/batch.ts';
 import type { Catalog, Policy } from '../model/catalog.ts';
 import { judgeKey, judgeToken, type KeyFault, type TokenFault, type Verdict } from './credential.ts';
 
-/** What a batch keeps of the credential that submitted it. */
+/** The facts of its credential that a batch records. */
 export type BatchCredential = Pick<
   Attribution,
   'owner' | 'credentialKind' | 'credentialId' | 'principalId' | 'tokenExpiresAt' | 'tokenVersion'
@@ -26,12 +26,13 @@ const TOKEN_REASONS: Record<TokenFault, string> = {
 };
 
 /**
- * Is the credential that submitted this batch still good at `nowMs` (shared time)? Asked as each item starts. A key is
- * found by its id, so one that was deleted and made again under the same name is `api key deleted`. The owner hash is
- * the presented value: once it is neither the key's present one nor its previous one within grace, `api key rotated`.
+ * Checks whether the credential that submitted this batch is still valid at `nowMs` (shared time); the check runs as
+ * each item starts. It finds a key by its id, so a key that was deleted and made again under the same name is `api key
+ * deleted`. The owner hash is the presented value. If it is neither the key's present one nor its previous one within
+ * grace, the key is `api key rotated`.
  *
- * The result may be kept for all items of the batch with the same Catalog object: a good one until `validUntilMs`
- * (exclusive; Infinity when only a new catalogue can end it), a bad one for good.
+ * All items of the batch may share the result while they use the same Catalog object. A valid result holds until
+ * `validUntilMs` (exclusive; Infinity if only a new catalogue can end it). An invalid result stays.
  */
 export function recheckCredential(batch: BatchCredential, catalog: Catalog, nowMs: number): Recheck {
   if (batch.credentialKind === 'key') {
@@ -55,8 +56,8 @@ function toRecheck<Fault extends string>(verdict: Verdict<Fault>, reasons: Recor
 }
 
 /**
- * The policy recorded at submit, as it is now; it governs every item of the batch. By id: a policy deleted and made
- * again under the same name is `policy_not_found`. Two map look-ups at most, nothing to cache.
+ * Returns the policy recorded at submit, as it is now; it governs every item of the batch. The lookup is by id: a
+ * policy deleted and made again under the same name is `policy_not_found`. At most two map look-ups: no cache.
  */
 export function policyOf(
   batch: Pick<Attribution, 'policyId'>,

@@ -1,8 +1,8 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto';
 import { ApiError, ConfigError } from '../base/errors.ts';
 import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
-import { requireMasterKey } from '../catalog/master-key.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import { requireMasterKey } from '../catalog/secrets/master-key.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database, Db } from '../db/database.ts';
 import {
   insertSigningKey,
@@ -13,16 +13,16 @@ import {
   type SigningKeyRow,
 } from './tokens.sql.ts';
 
-/** An Ed25519 private key, opened, and the id that tokens signed with it carry as `kid`. */
+/** An opened Ed25519 private key, and the `kid` of the tokens that it signs. */
 export interface SigningKey {
   kid: string;
   privateKey: KeyObject;
 }
 
 /**
- * The key that signs new tokens, read inside the caller's transaction. The first use makes it, under an advisory lock,
- * so that two replicas that issue their first tokens at once agree on one. Throws 409 `conflict` with another master key
- * than that of this database.
+ * Reads the key that signs new tokens, inside the caller's transaction. The first use makes it, under an advisory lock,
+ * so that two replicas that issue their first tokens at once agree on one. Throws 409 `conflict` with
+ * another master key than that of this database.
  */
 export async function currentSigningKey(tx: Db, box: SecretBox): Promise<SigningKey> {
   const existing = await findCurrent(tx);
@@ -34,9 +34,9 @@ export async function currentSigningKey(tx: Db, box: SecretBox): Promise<Signing
 }
 
 /**
- * Signs from now on with a new key. The one in use until now goes on verifying as `previous`; the one before it stops,
- * on every replica within a second, and with it the tokens it signed. Returns the new `kid`. Throws 409 `conflict` with
- * another master key than that of this database.
+ * Makes a new signing key and returns its `kid`. The key in use until now continues to verify as `previous`. The one
+ * before it stops on every replica within a second, and the tokens that it signed stop with it. Throws 409
+ * `conflict` with another master key than that of this database.
  */
 export async function rotateSigningKeys(db: Database, box: SecretBox): Promise<string> {
   return db.transaction(async (tx) => {
@@ -62,8 +62,8 @@ export async function resealSigningKeys(tx: Db, from: SecretBox, to: SecretBox):
 }
 
 /**
- * Throws ConfigError when the stored signing keys need another master key than `box`, or when there is none: at start,
- * because otherwise every token would just be invalid.
+ * Throws ConfigError if the stored signing keys need another master key than `box`, or if `box` is null. It runs at
+ * start, because otherwise every token would just be invalid.
  */
 export async function checkSigningKeys(db: Db, box: SecretBox | null): Promise<void> {
   for (const row of await readSigningKeys(db)) {
@@ -78,13 +78,13 @@ export async function checkSigningKeys(db: Db, box: SecretBox | null): Promise<v
   }
 }
 
-/** Opens one stored key. Throws when another master key sealed it, or when the row was altered. */
+/** Opens one stored key. Throws if another master key sealed it, or if the row was altered. */
 export function openSigningKey(row: SigningKeyRow, box: SecretBox): SigningKey {
   const der = box.open(row.kid, sealedOf(row));
   return { kid: row.kid, privateKey: createPrivateKey({ key: der, format: 'der', type: 'pkcs8' }) };
 }
 
-/** The secret box, or 409 with a sentence: without a master key no signing key can be kept. */
+/** Returns the secret box, or throws 409 with a sentence: without a master key no signing key can be kept. */
 export function requireBox(box: SecretBox | null): SecretBox {
   if (box === null) throw new ApiError('conflict', 'tokens need RELAY_MASTER_KEY, which is not set');
   return box;

@@ -1,3 +1,4 @@
+import { lockForTransaction } from '../db/advisory-locks.sql.ts';
 import type { Db } from '../db/database.ts';
 
 /** A signing key as stored; the last three are what a secret box sealed, with `kid` as additional data. */
@@ -9,13 +10,9 @@ export interface SigningKeyRow {
   ciphertext: Buffer;
 }
 
-/** Serialises making and rotating signing keys; held to the end of the transaction. The number must never change. */
-export async function lockSigningKeys(tx: Db): Promise<void> {
-  await tx.query({
-    name: 'tokens_lock_signing_keys',
-    text: 'select pg_advisory_xact_lock($1::bigint)',
-    values: ['7309034662'],
-  });
+/** Serialises making and rotating signing keys; held to the end of the transaction. */
+export function lockSigningKeys(tx: Db): Promise<void> {
+  return lockForTransaction(tx, 'signingKeys');
 }
 
 /** The signing keys, two at most, private halves still sealed. */

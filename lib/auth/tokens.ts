@@ -1,17 +1,17 @@
 import { randomUUID } from 'node:crypto';
 import { SignJWT } from 'jose';
 import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { currentSigningKey } from './signing-keys.ts';
 import { insertToken, markTokenRevoked, raiseUserTokenVersion, readIssueFacts } from './tokens.sql.ts';
 
-/** Longest life of a token: 30 days (design section 6). */
+/** The longest life of a token: 30 days (design section 6). */
 export const MAX_TOKEN_TTL_SECONDS = 2_592_000;
 
 export interface TokenRequest {
   userId: string;
-  /** Project whose policy governs it; null without one: the token can then only read. */
+  /** The project whose policy governs the token. Null without one: the token can then only read. */
   projectId: string | null;
   /** Whole seconds, 1..2592000. */
   ttlSeconds: number;
@@ -25,8 +25,8 @@ export interface IssuedToken {
 }
 
 /**
- * Signs an inference token with the current key and records its jti. `exp` counts from the database's clock, rounded
- * up to a whole second: the token lives `ttlSeconds` and a part of one more. The caller has checked the request.
+ * Signs an inference token with the current key and records its jti. `exp` counts from the database's clock, rounded up
+ * to a whole second: the token lives `ttlSeconds` and a part of one more. The caller has checked the request.
  */
 export async function issueToken(db: Database, box: SecretBox, request: TokenRequest): Promise<IssuedToken> {
   return db.transaction(async (tx) => {
@@ -48,8 +48,8 @@ export async function issueToken(db: Database, box: SecretBox, request: TokenReq
 }
 
 /**
- * Revokes one token on every replica within a second; again is no error. False when no such token was issued, or it
- * expired over an hour ago and is forgotten. `jti` must be a UUID.
+ * Revokes one token on every replica within a second. A repeat also returns true. Returns false if no such token was
+ * issued, or if it expired over an hour ago and was deleted. `jti` must be a UUID.
  */
 export async function revokeToken(db: Database, jti: string): Promise<boolean> {
   return db.transaction(async (tx) => {
@@ -60,7 +60,7 @@ export async function revokeToken(db: Database, jti: string): Promise<boolean> {
 }
 
 /**
- * Revokes every token of the user issued so far, on every replica within a second; gives the new version. Throws
+ * Revokes every token issued to the user so far, on every replica within a second, and returns the new version. Throws
  * SQLSTATE 23503 for a user that is not stored.
  */
 export async function revokeUserTokens(db: Database, userId: string): Promise<number> {

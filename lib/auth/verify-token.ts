@@ -3,7 +3,7 @@ import { compactVerify, decodeProtectedHeader } from 'jose';
 import { z } from 'zod';
 import { ApiError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Db } from '../db/database.ts';
 import type { TokenClaims, TokenVerifier } from './authenticate.ts';
 import { openSigningKey } from './signing-keys.ts';
@@ -18,7 +18,7 @@ export interface TokenVerifierDeps {
   monotonic(): number;
 }
 
-/** Claims as they are written: `exp` in seconds. Others may stand beside them. */
+/** The claims as they are written, with `exp` in seconds. A token may have others. */
 const claimsSchema = z.object({
   iss: z.literal('relay'),
   sub: z.uuid(),
@@ -28,13 +28,14 @@ const claimsSchema = z.object({
   prj: z.uuid().optional(),
 });
 
-/** After a failed load, or for an unknown `kid`, Postgres is asked once in this time, however many tokens come. */
+/** The shortest time between two loads after a failed load or for an unknown `kid`, however many tokens arrive. */
 const RELOAD_EVERY_MS = 1000;
 
 /**
- * Verifies tokens against the signing keys in memory: no query per request. They are read again when a token comes with
- * a newer catalogue version than they were read at (every change of them raises it), and for an unknown `kid`. While
- * Postgres is away the keys in memory go on verifying; with none at all 503 `not_ready`.
+ * Makes a verifier that checks tokens against the signing keys in memory, without a query per request. It reads the
+ * keys again for an unknown `kid`, and for a catalogue version newer than that of the last read: every change of the
+ * keys raises it. While Postgres is unavailable the keys in memory continue to verify. If no keys are loaded at all, it
+ * throws 503 `not_ready`.
  */
 export function createTokenVerifier(deps: TokenVerifierDeps): TokenVerifier {
   let keys = new Map<string, KeyObject>();
@@ -54,14 +55,14 @@ export function createTokenVerifier(deps: TokenVerifierDeps): TokenVerifier {
       deps.log.warn({ err: reasonOf(error) }, 'token signing keys could not be read');
     }
   };
-  /** One load at a time. One that began for an older version may have missed the newer key: then another follows. */
+  /** One load runs at a time. A load that began for an older version may miss the newer key; another follows it. */
   const loadOnce = async (box: SecretBox, version: number): Promise<void> => {
     if (loading !== null) await loading;
     if (loadedVersion >= version && failure === null) return;
     loading ??= load(box, version).finally(() => (loading = null));
     await loading;
   };
-  /** A load under way is joined; a new one waits its time. */
+  /** A call may join a load that is under way. A new load starts at most once in `RELOAD_EVERY_MS`. */
   const mayLoad = () => loading !== null || deps.monotonic() - lastTry >= RELOAD_EVERY_MS;
 
   return {
@@ -89,14 +90,14 @@ async function loadPublicKeys(db: Db, box: SecretBox, log: Log): Promise<Map<str
     try {
       keys.set(row.kid, createPublicKey(openSigningKey(row, box).privateKey));
     } catch (error) {
-      // Its tokens are invalid here; the other key's are not.
+      // The tokens of this key are invalid here. Those of the other key stay valid.
       log.error({ kid: row.kid, err: reasonOf(error) }, 'token signing key could not be opened');
     }
   }
   return keys;
 }
 
-/** The key id of the header. The algorithm is ours to say, not the token's: anything but EdDSA is refused here already. */
+/** Returns the key id of the header. The algorithm is not the token's choice: anything except EdDSA is rejected. */
 function kidOf(token: string): string {
   try {
     const header = decodeProtectedHeader(token);

@@ -1,3 +1,4 @@
+import { lockName } from '../db/advisory-locks.sql.ts';
 import type { Db } from '../db/database.ts';
 import type { Attribution, BatchStatus, ItemState } from '../model/batch.ts';
 import type { Shape } from '../model/catalog.ts';
@@ -222,11 +223,9 @@ export async function deleteBatch(
   return rows[0] ?? null;
 }
 
-const LOCK_OWNER = "select pg_advisory_xact_lock(hashtextextended('submit ' || $1::text, 0))";
-
 /** Makes this owner's submits go one by one until the transaction ends, so that a limit counts each of them. */
-export async function lockOwner(db: Db, owner: string): Promise<void> {
-  await db.query({ name: 'lock_owner', text: LOCK_OWNER, values: [owner] });
+export function lockOwner(tx: Db, owner: string): Promise<void> {
+  return lockName(tx, `submit ${owner}`);
 }
 
 const PENDING_ITEMS = `

@@ -2,29 +2,28 @@ import { ApiError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Catalog } from '../model/catalog.ts';
 
-/** The catalogue of this process: always whole, never older than one it had before. */
+/** The catalogue cache of this process: always a whole catalogue, never older than one before. */
 export interface CatalogCache {
-  /** The newest that was loaded. Throws ApiError `not_ready` before the first load. */
+  /** Returns the newest that was loaded. Throws ApiError `not_ready` before the first load. */
   current(): Catalog;
   /**
-   * Loads what is committed when it is called, or later. Never rejects: after a failure, which is logged, the old
+   * Loads what is committed at the time of the call, or later. Never rejects: a failure is logged, and the old
    * catalogue stays.
    */
   refresh(): Promise<void>;
-  /** Loads only when `version` is newer than the present one; one failed load ends it. */
+  /** Loads only if `version` is newer than the present one. It stops after one failed load. */
   refreshIfNewer(version: number): Promise<void>;
-  /** Calls `listener` with each newer catalogue; gives the function that ends it. */
+  /** Calls `listener` with each newer catalogue. Returns the function that ends it. */
   onChange(listener: (catalog: Catalog) => void): () => void;
 }
 
-/** What a cache is made of. */
 export interface CatalogCacheDeps {
   /** Reads the catalogue as committed (`loadCatalog`). */
   load(): Promise<Catalog>;
   log: Log;
 }
 
-/** Makes the cache; nothing is loaded before the first refresh. At most one load runs, and at most one waits. */
+/** Makes the cache. It loads nothing before the first refresh. At most one load runs, and at most one waits. */
 export function createCatalogCache(deps: CatalogCacheDeps): CatalogCache {
   let catalog: Catalog | null = null;
   let running: Promise<void> | null = null;
@@ -34,7 +33,7 @@ export function createCatalogCache(deps: CatalogCacheDeps): CatalogCache {
   const loadOnce = async () => {
     try {
       const loaded = await deps.load();
-      // Equal versions keep the object too: indexes made of it stay good.
+      // An equal version keeps the object too: indexes made of it stay valid.
       if (catalog !== null && loaded.version <= catalog.version) return;
       catalog = loaded;
       for (const listener of listeners) listener(loaded);
@@ -53,7 +52,7 @@ export function createCatalogCache(deps: CatalogCacheDeps): CatalogCache {
   };
   const refresh = () => {
     if (running === null) return start();
-    // The load under way may have read before the change that this call is about: one more is needed, shared by all.
+    // The load under way may have read before the change that this call is about. All such calls share one more load.
     waiting ??= running.then(() => {
       waiting = null;
       return start();

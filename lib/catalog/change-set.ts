@@ -5,17 +5,17 @@ import { hintsOf, nameConflicts } from './documents/names.ts';
 import { type Referrer, referencesOf } from './documents/references.ts';
 import { at, type Material, type MaterialDeps, materialOf } from './material.ts';
 import type { KeyDigest } from './relay-key.ts';
-import type { Sealed } from './secret-box.ts';
+import type { Sealed } from './secrets/secret-box.ts';
 import { type CatalogState, objectKey, type StoredObject } from './state.ts';
 
-/** What is to become of the catalogue. */
+/** A change of the catalogue. */
 export interface Change extends MaterialDeps {
   documents: readonly CatalogDocument[];
-  /** Documents that were refused already: a reference to one is no further fault, one that it makes itself may be. */
+  /** Documents that were refused already. A reference to one is not a second fault, but one that it makes can be. */
   claims: readonly Claim[];
-  /** Mark what is written as owned by `apply`. */
+  /** Marks what is written as owned by `apply`. */
   applied: boolean;
-  /** Delete what `apply` owns and `documents` no longer hold. */
+  /** Deletes objects that `apply` owns and that are missing in `documents`. */
   prune: boolean;
 }
 
@@ -31,11 +31,11 @@ export interface Write {
   documentChanged: boolean;
   digest?: KeyDigest;
   secret?: Sealed | null;
-  /** Set the time of revocation. */
+  /** Sets the time of revocation. */
   revoke: boolean;
 }
 
-/** Everything to do, decided; `faults` not empty: nothing may be done. */
+/** Everything to do, decided before the first write. Nothing may be written if `faults` is not empty. */
 export interface ChangeSet {
   faults: CatalogFault[];
   warnings: CatalogFault[];
@@ -47,7 +47,7 @@ export interface ChangeSet {
   unchanged: number;
 }
 
-/** Decides a change against the stored catalogue: pure but for fresh ids and nonces. */
+/** Decides a change against the stored catalogue: pure except for fresh ids and nonces. */
 export function planChange(state: CatalogState, change: Change): ChangeSet {
   const plan: ChangeSet = { faults: [], warnings: [], inserts: [], updates: [], deletes: [], marks: [], unchanged: 0 };
   const documents = withoutRepeats(change, plan);
@@ -80,7 +80,7 @@ export function planChange(state: CatalogState, change: Change): ChangeSet {
   return plan;
 }
 
-/** Two documents of one kind and name cannot both be meant: the later ones are faults, or the one without other faults. */
+/** Drops repeats of a kind and name, each a fault. Refused documents come first. */
 function withoutRepeats({ documents, claims }: Change, plan: ChangeSet): CatalogDocument[] {
   const seen = new Set<string>();
   const isFirst = (document: CatalogDocument | Claim): boolean => {

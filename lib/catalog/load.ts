@@ -6,15 +6,15 @@ import type { Binding, Catalog, HostKey, RelayKey } from '../model/catalog.ts';
 import { HEADER_SECRET } from './documents/fields.ts';
 import type { Kind } from './documents/kinds.ts';
 import { readRevokedTokens } from './revoked-tokens.sql.ts';
-import type { SecretBox } from './secret-box.ts';
+import type { SecretBox } from './secrets/secret-box.ts';
 import { readState, type StoredObject } from './state.ts';
 
 type Stored<K extends Kind> = Extract<StoredObject, { kind: K }>;
 
 /**
- * Builds the catalogue that this process works with: defaults filled in, secrets opened, indexes made. A host key whose
- * value cannot be had (variable unset or unfit for a header, sealed with another master key) has the value null and a
- * warning in the log; it never fails the load.
+ * Builds the catalogue that this process works with: defaults set, secrets opened, indexes made. A host key without a
+ * usable value has the value null and a warning in the log; it never fails the load. Its variable may be unset or unfit
+ * for a header, or another master key may have sealed it.
  */
 export async function loadCatalog(
   db: Db,
@@ -23,7 +23,7 @@ export async function loadCatalog(
   log?: Log,
 ): Promise<Catalog> {
   const state = await readState(db);
-  // After the state: what is read here may be newer than the version says, never older.
+  // Read after the state: this may be newer than the version says, never older.
   const revokedTokens = await readRevokedTokens(db);
   return buildCatalog(state.version, [...state.objects.values()], revokedTokens, (object) => {
     const found = hostKeyValue(object, env, secretBox);
@@ -146,7 +146,7 @@ function groupBindings(stored: readonly Stored<'Binding'>[]): Map<string, Bindin
   return groups;
 }
 
-/** A current hash wins over another key's previous one, which may be the same when values moved between variables. */
+/** A current hash wins over another key's previous one. The two may be equal if values moved between variables. */
 function indexByHash(keys: readonly RelayKey[]): Map<string, RelayKey> {
   const index = new Map<string, RelayKey>();
   for (const key of keys) if (key.previousHash !== undefined) index.set(key.previousHash, key);

@@ -2,28 +2,28 @@ import { timingSafeEqual } from 'node:crypto';
 import type { CatalogDocument, CatalogFault, Where } from './documents/document.ts';
 import { HEADER_SECRET, HEADER_SECRET_FAULT } from './documents/fields.ts';
 import { digestKey, type KeyDigest } from './relay-key.ts';
-import type { SecretBox } from './secret-box.ts';
+import type { SecretBox } from './secrets/secret-box.ts';
 import type { StoredObject } from './state.ts';
 
-/** Where secrets come from. */
+/** The sources of secrets. */
 export interface MaterialDeps {
   env: Readonly<Record<string, string | undefined>>;
   /** Null without RELAY_MASTER_KEY. */
   box: SecretBox | null;
   /**
-   * Makes the value of a key without `valueFrom`. Null for `apply`, which has nobody to show a plaintext to: there, what
-   * cannot be made yet is a warning; through the control API the same is a fault.
+   * Makes the value of a key without `valueFrom`. Null for `apply`, which has nobody to show a plaintext to: there, a
+   * value that cannot be made yet is a warning. Through the control API the same is a fault.
    */
   newKey: (() => KeyDigest) | null;
 }
 
-/** The secret part of a document: what is to be written beside it. */
+/** The secret part of a document, which is written beside it. */
 export interface Material {
-  /** New digest of a Key; undefined keeps the stored one. */
+  /** The new digest of a Key; undefined keeps the stored one. */
   digest?: KeyDigest;
-  /** New plaintext of a HostKey; null forgets the stored one; undefined keeps it. */
+  /** The new plaintext of a HostKey; null deletes the stored one; undefined keeps it. */
   value?: string | null;
-  /** A Key that cannot be made now: it is left out, with a warning. */
+  /** True for a Key that cannot be made now: it is left out, with a warning. */
   skip?: boolean;
   faults: CatalogFault[];
   warnings: CatalogFault[];
@@ -49,7 +49,7 @@ function hostKeyMaterial(
   if (valueFrom.kind === 'env') {
     if (stored?.secret) out.value = null;
     const found = deps.env[valueFrom.env];
-    // Another replica may have it; this one goes on without the key.
+    // Another replica may have it; this one continues without the key.
     if (!found) out.warnings.push(at(document, 'spec.valueFrom.env', `names ${valueFrom.env}, which is not set`));
     else if (!HEADER_SECRET.test(found)) out.faults.push(badVariable(document, valueFrom.env));
     return;
@@ -100,7 +100,7 @@ function badVariable(document: CatalogDocument, variable: string): CatalogFault 
   return at(document, 'spec.valueFrom.env', `names ${variable}, whose value ${HEADER_SECRET_FAULT}`);
 }
 
-/** True when that very value is stored: applying it again then changes nothing. */
+/** True if that very value is stored: to apply it again then changes nothing. */
 function holds(stored: StoredObject | null, value: string, box: SecretBox): boolean {
   if (!stored?.secret || stored.secret.keyId !== box.keyId) return false;
   const old = box.open(stored.id, stored.secret);

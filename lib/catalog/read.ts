@@ -3,8 +3,8 @@ import { join } from 'node:path';
 import { type CatalogSource, parseCatalog } from './documents/yaml.ts';
 
 /**
- * Reads YAML files and directories: of a directory its `*.yaml` and `*.yml`, sorted by name, hidden ones and
- * sub-directories left out. What cannot be read is a fault like any other.
+ * Reads YAML files and directories. Of a directory it reads `*.yaml` and `*.yml`, sorted by name, without hidden ones
+ * and sub-directories. A file that cannot be read is a fault like any other.
  */
 export async function readCatalog(paths: readonly string[]): Promise<CatalogSource> {
   const files: { file: string; text: string }[] = [];
@@ -31,7 +31,7 @@ async function expand(path: string): Promise<string[]> {
   if (!(await stat(path)).isDirectory()) return [path];
   const names = (await readdir(path)).filter((name) => /\.ya?ml$/.test(name) && !name.startsWith('.')).sort();
   const files: string[] = [];
-  // Followed, not asked of the directory entry: mounted catalogues are often symbolic links.
+  // `stat` follows symbolic links, which the directory entry does not: mounted catalogues often use them.
   for (const name of names) if ((await stat(join(path, name))).isFile()) files.push(join(path, name));
   return files;
 }

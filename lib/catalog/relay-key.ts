@@ -1,10 +1,10 @@
 import { hash } from 'node:crypto';
 
-/** What is stored of a relay key's plaintext. */
+/** The stored facts of a relay key's plaintext. */
 export interface KeyDigest {
-  /** sha256 hex of the whole plaintext. */
+  /** The sha256 hex of the whole plaintext. */
   hash: string;
-  /** First 14 characters, but at most half: an `env` key may be short, and what is shown must not give it away. */
+  /** The first 14 characters, but at most half: an `env` key may be short, and its prefix must not reveal it. */
   prefix: string;
 }
 

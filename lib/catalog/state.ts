@@ -2,19 +2,19 @@ import type { Db } from '../db/database.ts';
 import { type CatalogRow, listCatalog } from './catalog.sql.ts';
 import type { Metadata } from './documents/document.ts';
 import { isKind, KINDS, type Kind, type SpecOf } from './documents/kinds.ts';
-import type { Sealed } from './secret-box.ts';
+import type { Sealed } from './secrets/secret-box.ts';
 
 interface StoredOf<K extends Kind> {
   id: string;
   kind: K;
   name: string;
   metadata: Metadata;
-  /** As written, without defaults; a host key's `value` and a key's `revoked` stand beside it. */
+  /** The spec as written, without defaults. A host key's `value` and a key's `revoked` stand beside it. */
   spec: SpecOf<K>;
   applied: boolean;
   createdAt: Date;
   updatedAt: Date;
-  /** Of a Key. */
+  /** Only for a Key. */
   key: {
     hash: string;
     prefix: string;
@@ -22,28 +22,27 @@ interface StoredOf<K extends Kind> {
     graceUntil: Date | null;
     revokedAt: Date | null;
   } | null;
-  /** Of a HostKey with a stored value. */
+  /** Only for a HostKey with a stored value. */
   secret: Sealed | null;
-  /** Of a User; 0 when no token was ever revoked by user. */
+  /** Only for a User; 0 if their tokens were never revoked. */
   tokenVersion: number;
 }
 
-/** An object as it is stored. */
 export type StoredObject = { [K in Kind]: StoredOf<K> }[Kind];
 
 /** The stored catalogue at one version. */
 export interface CatalogState {
   version: number;
-  /** By `kind/name`, in the order of KINDS, then by name. */
+  /** Keyed by `kind/name`, in the order of KINDS, then by name. */
   objects: Map<string, StoredObject>;
 }
 
-/** The key of an object in `CatalogState.objects`. */
+/** Returns the key of an object in `CatalogState.objects`. */
 export function objectKey(object: { kind: Kind; name: string }): string {
   return `${object.kind}/${object.name}`;
 }
 
-/** Reads the stored catalogue, whole or only a part. Kinds that a newer release added are left out. */
+/** Reads the stored catalogue, whole or only a part. It ignores kinds that a newer release added. */
 export async function readState(db: Db, only: { kind?: Kind; id?: string } = {}): Promise<CatalogState> {
   const { version, rows } = await listCatalog(db, only);
   const order = new Map<string, number>(KINDS.map((kind, i) => [kind, i]));

@@ -4,7 +4,7 @@ import type { Metadata } from './documents/document.ts';
 import { type Kind, SPECS } from './documents/kinds.ts';
 import { readState, type StoredObject } from './state.ts';
 
-/** A document as the control API answers it: never with a secret. */
+/** A document as the control API returns it: never with a secret. */
 export interface ObjectView {
   kind: Kind;
   metadata: { id: string; name: string } & Metadata;
@@ -13,7 +13,7 @@ export interface ObjectView {
   status?: Record<string, unknown>;
 }
 
-/** What the control API shows of an object. */
+/** Returns an object as the control API shows it. */
 export function viewOf(object: StoredObject): ObjectView {
   const { kind, id, name, metadata } = object;
   const status = statusOf(object);
@@ -25,11 +25,11 @@ export function viewOf(object: StoredObject): ObjectView {
   };
 }
 
-/** The spec as it could be applied, in the order of its schema (jsonb keeps none), without secrets. */
+/** Returns the spec as it could be applied, in the order of its schema (jsonb keeps none), without secrets. */
 export function specOf(object: StoredObject): Record<string, unknown> {
   const revoked = object.key?.revokedAt ? { revoked: true } : {};
   const parsed = SPECS[object.kind].safeParse(object.spec);
-  // What an earlier release accepted and this one would not is shown as it is.
+  // A spec that an earlier release accepted and this one would refuse is shown as it is.
   return { ...(parsed.success ? parsed.data : object.spec), ...revoked };
 }
 
@@ -48,7 +48,7 @@ export async function listViews(db: Db, kind: Kind): Promise<ObjectView[]> {
   return [...(await readState(db, { kind })).objects.values()].map(viewOf);
 }
 
-/** The object of a kind with this name or, failing that, this id; null when there is none. */
+/** Returns the object of a kind with this name or, failing that, this id; null if neither exists. */
 export async function findView(db: Db, kind: Kind, nameOrId: string): Promise<ObjectView | null> {
   const objects = [...(await readState(db, { kind })).objects.values()];
   const found =
@@ -65,8 +65,8 @@ export async function readKeyView(tx: Db, id: string): Promise<{ document: Objec
 }
 
 /**
- * The whole catalogue as YAML that applies back to the same state. Secrets are left out: applied to another database,
- * stored host keys have no value and keys without `valueFrom` are left out, each with a warning.
+ * Returns the whole catalogue as YAML that applies to the same state. Secrets are left out. Applied to another
+ * database, stored host keys have no value and keys without `valueFrom` are left out, each with a warning.
  */
 export async function exportCatalog(db: Db): Promise<string> {
   const { objects } = await readState(db);

@@ -1,16 +1,20 @@
 import pg from 'pg';
-import { ApiError, Undone } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { isConnectionError, isDatabaseAway, isRetryable } from './errors.ts';
 import { NO_LIMIT_MS, type SilenceWatch, STATEMENT_LIMIT_MS, watchSilence } from './silence.ts';
+import { ALLOW_SEQSCAN, TRANSACTION } from './transaction.sql.ts';
 
 // bigint and numeric columns come back as numbers: every int8 of this schema that is read so stays below 2^53.
 // Money is read with an explicit ::text cast instead.
 const types = new pg.TypeOverrides();
 types.setTypeParser(pg.types.builtins.INT8, (text: string) => Number(text));
 
-/** Anything that runs one statement: the pool, or a client inside a transaction. */
+/**
+ * Anything that runs one statement: the pool, or a client inside a transaction. A call that reads columns names the type of its
+ * rows; without one they have no columns. `test/integration/db/statements.test.ts` compares the types with the schema.
+ */
 export interface Db {
-  query<Row extends pg.QueryResultRow>(statement: Statement): Promise<pg.QueryResult<Row>>;
+  query<Row extends pg.QueryResultRow = Record<never, never>>(statement: Statement): Promise<pg.QueryResult<Row>>;
 }
 
 /**
@@ -92,17 +96,16 @@ export function createDb(options: DbOptions): Database {
       return result;
     } catch (error) {
       silence.suspect(error, since);
-      if (isOutage(error)) options.onState?.(false);
+      if (isDatabaseAway(error)) options.onState?.(false);
       throw error;
     }
   };
   return {
     query(statement) {
       if (!statement.analytic) return watched(() => run.query(statement));
-      const allowSeqscan = { name: 'allow_seqscan', text: 'set local enable_seqscan = on', values: [] };
       return watched(() =>
         once({ pool, on, silence, excused: true }, async (tx) => {
-          if (options.prepared) await tx.query(allowSeqscan);
+          if (options.prepared) await tx.query(ALLOW_SEQSCAN);
           return tx.query(statement);
         }),
       );
@@ -128,58 +131,29 @@ interface Session {
   excused: boolean;
 }
 
+/**
+ * A client of its own as a Db, for statements that belong to a session: locks and LISTEN. Names are dropped, because each runs
+ * once.
+ */
+export function sessionOf(client: pg.Client): Db {
+  return { query: ({ text, values }) => client.query({ text, values: [...values] }) };
+}
+
 async function once<T>({ pool, on, silence, excused }: Session, work: (tx: Db) => Promise<T>): Promise<T> {
   const client = await pool.connect();
   if (excused) silence.excuse(client, true);
   let broken: Error | undefined;
   try {
-    await client.query('begin');
+    await client.query(TRANSACTION.begin);
     const result = await work(on(client));
-    await client.query('commit');
+    await client.query(TRANSACTION.commit);
     return result;
   } catch (error) {
     broken = isConnectionError(error) ? (error as Error) : undefined;
-    if (!broken) await client.query('rollback').catch((failure: Error) => (broken = failure));
+    if (!broken) await client.query(TRANSACTION.rollback).catch((failure: Error) => (broken = failure));
     throw error;
   } finally {
     silence.excuse(client, false);
     client.release(broken);
   }
-}
-
-/** SQLSTATE of a Postgres error, or undefined. No class begins with an E, but EPIPE would fit otherwise. */
-export function sqlState(error: unknown): string | undefined {
-  const code = (error as { code?: unknown } | null)?.code;
-  return typeof code === 'string' && /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(code) ? code : undefined;
-}
-
-/** Deadlock and serialisation failures: the whole transaction is run again. */
-export function isRetryable(error: unknown): boolean {
-  const state = sqlState(error);
-  return state === '40P01' || state === '40001';
-}
-
-/**
- * The server is away, going down or starting, or the connection broke: wait and try again; the outcome is unknown. What our
- * own code throws inside a transaction is none: that is rolled back, on a connection that is as good as before.
- */
-export function isConnectionError(error: unknown): boolean {
-  if (error instanceof ApiError || error instanceof Undone) return false;
-  const state = sqlState(error);
-  if (state === undefined) return true; // socket errors, time-outs, "Connection terminated": none carries a SQLSTATE
-  return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53') || state === '55P03';
-}
-
-/** The server could not be reached, or said that it does not work now: not an error that our own code threw in a transaction. */
-function isOutage(error: unknown): boolean {
-  if (sqlState(error) !== undefined) return isConnectionError(error);
-  const { code, message } = error as { code?: unknown; message?: unknown };
-  if (typeof code === 'string') return /^E[A-Z]+$/.test(code);
-  return typeof message === 'string' && /connection terminated|time-?out|connect/i.test(message);
-}
-
-/** Data that Postgres refuses (class 22) or that breaks a constraint (class 23). */
-export function isDataError(error: unknown): boolean {
-  const state = sqlState(error);
-  return state !== undefined && (state.startsWith('22') || state.startsWith('23'));
 }

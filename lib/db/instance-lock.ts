@@ -3,9 +3,15 @@ import pg from 'pg';
 import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
+import { tryLockForSession } from './advisory-locks.sql.ts';
+import { sessionOf } from './database.ts';
 
 /** The former process of this instance may still be dying: its connection is closed within moments. */
 const PATIENCE_MS = 3000;
+/** Pauses between two tries to take a lost lock again. */
+const RETRY_MIN_MS = 100;
+const RETRY_MAX_MS = 5000;
 
 export interface InstanceLock {
   /** False: another live process runs under this instance id. */
@@ -22,21 +28,30 @@ export interface InstanceLock {
 export async function lockInstance(directDsn: string, instance: string, log: Log): Promise<InstanceLock> {
   const key = createHash('sha256').update(`relay-batch instance ${instance}`).digest().readBigInt64BE().toString();
   const released = new AbortController();
-  let client: pg.Client | null = await holdLock(directDsn, key, log);
+  let client = await holdLock(directDsn, key, log);
   if (client === null) return { held: false, release: async () => {} };
 
-  const keep = async (): Promise<void> => {
-    for (let failures = 0; !released.signal.aborted; failures++) {
-      if (client !== null) {
-        await closed(client, released.signal);
-        if (released.signal.aborted) return;
-        failures = 0;
-      }
-      await sleep(Math.min(5000, 100 * 2 ** failures), released.signal);
-      client = released.signal.aborted ? null : await holdLock(directDsn, key, log).catch(() => null);
+  const takeAgain = async (): Promise<pg.Client> => {
+    const taken = await holdLock(directDsn, key, log);
+    if (taken === null) throw new Error('another live process holds the instance id');
+    return taken;
+  };
+  const keep = async (first: pg.Client): Promise<void> => {
+    for (let holder = first; ; ) {
+      await closed(holder, released.signal);
+      await sleep(RETRY_MIN_MS, released.signal);
+      const taken = await retryUntil(takeAgain, {
+        min: RETRY_MIN_MS,
+        max: RETRY_MAX_MS,
+        signal: released.signal,
+        onFirst: (error) => log.warn({ err: reasonOf(error) }, 'instance lock lost, trying to take it again'),
+      });
+      if (taken.aborted) return;
+      client = holder = taken.value;
+      if (released.signal.aborted) return;
     }
   };
-  const kept = keep();
+  const kept = keep(client);
   return {
     held: true,
     async release() {
@@ -59,10 +74,10 @@ async function holdLock(dsn: string, key: string, log: Log): Promise<pg.Client |
   client.on('error', (error) => log.debug({ err: reasonOf(error) }, 'instance lock connection lost'));
   try {
     await client.connect();
+    const session = sessionOf(client);
     const deadline = performance.now() + PATIENCE_MS;
     for (;;) {
-      const result = await client.query<{ held: boolean }>('select pg_try_advisory_lock($1::bigint) as held', [key]);
-      if (result.rows[0]!.held) return client;
+      if (await tryLockForSession(session, key)) return client;
       if (performance.now() > deadline) break;
       await sleep(100);
     }

@@ -2,12 +2,12 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Log } from '../base/log.ts';
+import { lockForTransaction } from './advisory-locks.sql.ts';
 import { createDb, type Database, type Db } from './database.ts';
 import { checksumOf, type Migration, planMigrations, subjectOf } from './migration-records.ts';
 import {
   correctRecords,
   createMigrationsTable,
-  lockMigrations,
   readRecords,
   recordMigration,
   schemaVersion,
@@ -76,7 +76,7 @@ async function applyOne(
 
 /** Takes the migration lock, brings the records to what this release knows, and returns the migrations that must run. */
 async function settleRecords(tx: Db, migrations: readonly Migration[], log: Log): Promise<Migration[]> {
-  await lockMigrations(tx);
+  await lockForTransaction(tx, 'migrations');
   await createMigrationsTable(tx);
   const { corrections, missing } = planMigrations(await readRecords(tx), migrations);
   if (corrections.length > 0) await correctRecords(tx, corrections);

@@ -1,24 +1,6 @@
-import { z } from 'zod';
 import type { Db } from './database.ts';
-import { sqlState } from './database.ts';
+import { sqlState, UNDEFINED_TABLE } from './errors.ts';
 import type { Migration, MigrationPlan, MigrationRecord } from './migration-records.ts';
-
-const UNDEFINED_TABLE = '42P01';
-
-const recordRow = z.object({ version: z.number(), name: z.string(), checksum: z.string().nullable() });
-const versionRow = z.object({ version: z.number() });
-
-/**
- * Takes the lock of the migration run for the rest of the transaction. Starters that come second wait here. The number
- * is arbitrary, but it must never change: an older release has to meet the same lock.
- */
-export async function lockMigrations(tx: Db): Promise<void> {
-  await tx.query({
-    name: 'schema_migrations_lock',
-    text: 'select pg_advisory_xact_lock($1::bigint)',
-    values: ['7309034661'],
-  });
-}
 
 /**
  * Makes the table of applied migrations, or adds what releases before checksums lacked. Call it under the lock, because
@@ -52,12 +34,12 @@ export async function createMigrationsTable(tx: Db): Promise<void> {
 
 /** Every migration that is recorded as applied, by number. Throws 42P01 on a database that was never migrated. */
 export async function readRecords(db: Db): Promise<MigrationRecord[]> {
-  const result = await db.query({
+  const result = await db.query<MigrationRecord>({
     name: 'schema_migrations_read',
     text: 'select version, name, checksum from schema_migrations order by version',
     values: [],
   });
-  return result.rows.map((row) => recordRow.parse(row));
+  return result.rows;
 }
 
 /** Records one migration as applied. A second record of a version violates the primary key. */
@@ -97,14 +79,14 @@ export async function correctRecords(tx: Db, corrections: MigrationPlan['correct
  */
 export async function schemaVersion(db: Db): Promise<number> {
   try {
-    const result = await db.query({
+    const result = await db.query<{ version: number }>({
       name: 'schema_migrations_version',
       text: `select coalesce(max(version), 0)::integer as version
         from (select version, row_number() over (order by version) as place from schema_migrations) as applied
         where version = place`,
       values: [],
     });
-    return versionRow.parse(result.rows[0]).version;
+    return result.rows[0]!.version;
   } catch (error) {
     if (sqlState(error) === UNDEFINED_TABLE) return 0;
     throw error;

@@ -1,4 +1,5 @@
 import type pg from 'pg';
+import { isSilence } from './errors.ts';
 
 /** A day: for statements that may take as long as they need. */
 export const NO_LIMIT_MS = 86_400_000;
@@ -41,11 +42,6 @@ export function watchSilence(pool: pg.Pool): SilenceWatch {
       else excusedClients.delete(client);
     },
   };
-}
-
-/** No answer in time, or no connection in time because all of them wait for answers. pg gives these no code. */
-function isSilence(error: unknown): boolean {
-  return error instanceof Error && /^(Query read timeout|timeout exceeded when trying to connect)$/.test(error.message);
 }
 
 function streamOf(client: pg.PoolClient): NodeJS.ReadableStream & { destroy(): void } {

@@ -1,25 +1,47 @@
 import type { APIGatewayProxyEventV2, Context } from 'aws-lambda';
 import { uuidv7 } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
+import type { PayloadRef } from '../payloads/payload-store.ts';
 
 /** A request as API Gateway HTTP API (payload format 2.0) gives it; the Node adapter builds the same value. */
 export type ApiEvent = APIGatewayProxyEventV2;
 
-/** A handler's answer. On AWS only `statusCode`, `headers`, `body` and `isBase64Encoded` leave the function. */
-export interface ApiResult {
+interface ResultHead {
   statusCode: number;
   headers: Record<string, string>;
-  body?: string;
-  isBase64Encoded?: boolean;
-  /** Bytes instead of `body`: only where the deps say that streaming is there. A throw breaks the connection. */
-  stream?: AsyncIterable<Buffer>;
-  /** Told of each chunk of the stream when the system has its bytes, so that its memory can be used again. */
-  sent?: (chunk: Buffer) => void;
   /** The batch it was about, for the access log. */
   batchId?: string;
+  /** Work that goes on after the answer. Where the process stands still then, the adapter waits for it. Never rejects. */
+  background?: Promise<unknown>;
 }
 
-/** A Lambda function for HTTP events; the Node adapter calls it in the same way. */
+/** An answer that is one text, or nothing but its head. */
+export interface BodyResult extends ResultHead {
+  body?: string;
+  stream?: undefined;
+}
+
+/** An answer of any length. The adapter decides how it gets to the caller. */
+export interface StreamResult extends ResultHead {
+  /** The bytes, read as they are asked for. A throw before the first one can still become an error answer. */
+  stream: AsyncIterable<Buffer>;
+  /** Bytes of the stream; null where only reading it would tell. */
+  length: number | null;
+  /** Where the bytes stand in the payload store: the stream is all of this object or one range of it. Else null. */
+  object: PayloadRef | null;
+  /**
+   * The same answer, cut to a page that tells how to go on, for an adapter that cannot send any length. An item of more
+   * than `singleMaxBytes` is not shown in it with its bytes.
+   */
+  page?(singleMaxBytes: number | null): AsyncIterable<Buffer>;
+  /** Told of each chunk of the stream when the system has its bytes, so that its memory can be used again. */
+  sent?(chunk: Buffer): void;
+}
+
+/** A handler's answer. It is the same for every adapter. */
+export type ApiResult = BodyResult | StreamResult;
+
+/** What serves a route. Adapters call it: `node.ts` behind an HTTP server, `lambda.ts` in a Lambda function. */
 export type ApiHandler = (event: ApiEvent, context: Context) => Promise<ApiResult>;
 
 // Raw bytes travel beside the event: as base64 text inside it, a 32 MiB body would cost two copies and 43 MiB more.

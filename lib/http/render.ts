@@ -1,10 +1,10 @@
 import { API_ERRORS, ApiError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { sqlState } from '../db/database.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import { StorageFull } from '../payloads/payload-store.ts';
 import { isStoreAway } from '../payloads/store-away.ts';
 import { errorBody } from './error-form.ts';
-import type { ApiResult } from './event.ts';
+import type { BodyResult } from './event.ts';
 
 /** Seconds in the Retry-After of a 503: about as long as a restart of Postgres or of a replica takes. */
 const RETRY_AFTER_SECONDS = '5';
@@ -12,12 +12,12 @@ const RETRY_AFTER_SECONDS = '5';
 const JSON_HEADERS = { 'content-type': 'application/json' };
 
 /** A JSON answer from text that is already JSON. */
-export function jsonText(statusCode: number, body: string, headers: Record<string, string> = {}): ApiResult {
+export function jsonText(statusCode: number, body: string, headers: Record<string, string> = {}): BodyResult {
   return { statusCode, headers: { ...JSON_HEADERS, ...headers }, body };
 }
 
 /** A JSON answer. */
-export function json(statusCode: number, value: unknown, headers: Record<string, string> = {}): ApiResult {
+export function json(statusCode: number, value: unknown, headers: Record<string, string> = {}): BodyResult {
   return jsonText(statusCode, JSON.stringify(value), headers);
 }
 
@@ -26,7 +26,7 @@ export function json(statusCode: number, value: unknown, headers: Record<string,
  * the log has it, under the request id. The path decides about the form. A database or a store that is away and a full
  * store are 503 with Retry-After, not 500.
  */
-export function renderError(error: unknown, requestId: string, log: Log, path: string): ApiResult {
+export function renderError(error: unknown, requestId: string, log: Log, path: string): BodyResult {
   const known = asApiError(error);
   if (known.status >= 500) {
     const level = known.code === 'internal' ? 'error' : 'warn';
@@ -46,19 +46,6 @@ function asApiError(error: unknown): ApiError {
   if (error instanceof StorageFull) return new ApiError('storage_full', undefined, { cause: error });
   if (isDatabaseAway(error) || isStoreAway(error)) return new ApiError('not_ready', undefined, { cause: error });
   return new ApiError('internal', undefined, { cause: error });
-}
-
-/** Narrower than `isConnectionError`, which takes everything without SQLSTATE: a TypeError is a 500, no restart. */
-function isDatabaseAway(error: unknown): boolean {
-  const state = sqlState(error);
-  if (state !== undefined) return state.startsWith('08') || state.startsWith('57P') || state.startsWith('53');
-  const { code, syscall } = (error ?? {}) as { code?: unknown; syscall?: unknown };
-  // A Postgres on a Unix socket that is down, as the embedded one may be, has taken its socket away.
-  if (code === 'ENOENT') return syscall === 'connect';
-  if (typeof code === 'string') return /^E(CONNREFUSED|CONNRESET|PIPE|HOSTUNREACH|NETUNREACH|TIMEDOUT)$/.test(code);
-  return /^(Connection terminated|Query read timeout|timeout exceeded when trying to connect|timeout expired|Client has encountered)/.test(
-    reasonOf(error),
-  );
 }
 
 /** Name, message, stack and causes; never the parameters of a statement, which pg puts beside the message. */

@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http';
-import type { ApiResult } from './event.ts';
+import type { ApiResult, StreamResult } from './event.ts';
 
 export interface RespondOptions {
   /** HEAD: the head of the answer that GET would get, without its body. */
@@ -14,20 +14,15 @@ export interface RespondOptions {
  * later it destroys the connection and rejects: a cut answer must not look whole.
  */
 export async function respond(res: ServerResponse, result: ApiResult, options: RespondOptions): Promise<void> {
-  if (result.stream && !options.headOnly) return respondStream(res, result, result.stream, options.stallMs);
-  const payload = Buffer.from(result.body ?? '', result.isBase64Encoded ? 'base64' : 'utf8');
+  if (result.stream && !options.headOnly) return respondStream(res, result, options.stallMs);
+  const payload = Buffer.from(result.stream ? '' : (result.body ?? ''));
   const bodiless = result.statusCode === 204 || result.stream !== undefined;
   res.writeHead(result.statusCode, bodiless ? result.headers : { ...result.headers, 'content-length': payload.length });
   return finish(res, options.headOnly ? undefined : payload, options.stallMs);
 }
 
-async function respondStream(
-  res: ServerResponse,
-  result: ApiResult,
-  stream: AsyncIterable<Buffer>,
-  stallMs: number,
-): Promise<void> {
-  const chunks = stream[Symbol.asyncIterator]();
+async function respondStream(res: ServerResponse, result: StreamResult, stallMs: number): Promise<void> {
+  const chunks = result.stream[Symbol.asyncIterator]();
   let next = await chunks.next();
   res.writeHead(result.statusCode, result.headers);
   try {
@@ -46,7 +41,7 @@ async function respondStream(
   return finish(res, undefined, stallMs);
 }
 
-function write(res: ServerResponse, chunk: Buffer, sent: ApiResult['sent']): boolean {
+function write(res: ServerResponse, chunk: Buffer, sent: StreamResult['sent']): boolean {
   if (!sent) return res.write(chunk);
   // After an error the system may still read from it.
   return res.write(chunk, (error) => {

@@ -3,44 +3,44 @@ import { type Breaker, type BreakerEvent, nextBreaker, nextForbidden } from './b
 import type { BreakerRow } from './keypool.sql.ts';
 
 /**
- * Whether a key may be drawn for a model. `half_open` may, by whoever takes the probe; `probing` is half-open with the
- * probe under way.
+ * Says whether a key may be drawn for a model. The call that takes the probe may draw a `half_open` key. A `probing` key
+ * is half-open with the probe under way.
  */
 export type KeyHealth = 'closed' | 'half_open' | 'probing' | 'open' | 'auth';
 
-/** What a replica believes of all breakers. Times are local monotonic milliseconds. */
+/** The view that a replica has of all breakers. Times are local monotonic milliseconds. */
 export interface BreakerCache {
   health(key: HostKey, model: string, now: number): KeyHealth;
-  /** Milliseconds until the key may be drawn for the model: 0 when it may now, Infinity after a 401. */
+  /** Milliseconds until the key may be drawn for the model: 0 if it may now, Infinity after a 401. */
   reopensIn(key: HostKey, model: string, now: number): number;
-  /** False when the key is closed for every model: what an outcome of a healthy key needs to know. */
+  /** False if the key is closed for every model: then an outcome of a healthy key changes nothing. */
   knows(breakerKey: string): boolean;
-  /** Applies an outcome; true when the key's breaker changed. */
+  /** Applies an outcome. Returns true if the key's breaker changed. */
   apply(breakerKey: string, event: BreakerEvent, now: number): boolean;
-  /** Applies a 403; true when the rest of the (key, model) began with it. */
+  /** Applies a 403. Returns true if the rest of the (key, model) began with it. */
   forbid(breakerKey: string, model: string, startedAt: number, now: number): boolean;
-  /** The probe is under way until then; 0: it is free again. */
+  /** The probe is under way until then. With 0 it is free again. */
   setProbe(breakerKey: string, until: number): void;
-  /** Drops all that is known of a key. */
+  /** Drops everything known of a key. */
   forget(breakerKey: string): void;
   /** Marks a moment: `replace` keeps what changed here after it. */
   mark(): number;
-  /** Takes over what Postgres says, but for keys that changed here since `mark` or that `unwritten` names. */
+  /** Accepts the rows of Postgres, except for keys that changed here since `mark` or that `unwritten` names. */
   replace(rows: readonly BreakerRow[], now: number, mark: number, unwritten: (breakerKey: string) => boolean): void;
 }
 
 interface Entry {
   breaker: Breaker | null;
   probeUntil: number;
-  /** Model -> until when it rests. */
+  /** Model -> the time until which it rests. */
   forbidden: Map<string, number>;
   changed: number;
 }
 
-/** A probe that another one holds is asked for again after this long: it may be over any moment. */
+/** The pause before the next request for a probe that another replica holds: it may end at any moment. */
 export const PROBE_RETRY_MS = 1_000;
 
-/** An empty cache: every key is closed. */
+/** Makes an empty cache: every key is closed. */
 export function createBreakerCache(): BreakerCache {
   let entries = new Map<string, Entry>();
   let changes = 0;
@@ -52,7 +52,7 @@ export function createBreakerCache(): BreakerCache {
     return entry;
   };
 
-  // Nearly always nothing is known of a key, and this is all that an item costs.
+  // Usually nothing is known of a key, and this look-up is the whole cost of an item.
   const health = (key: HostKey, model: string, now: number): KeyHealth => {
     const entry = entries.size === 0 || key.breakerKey === '' ? undefined : entries.get(key.breakerKey);
     if (entry === undefined) return 'closed';

@@ -1,6 +1,7 @@
 /**
- * The breaker of one host key, by itself: what an outcome does to it. Postgres applies the same rules by its own clock
- * (lib/keypool/keypool.sql.ts); this is what a replica knows at once, before Postgres has answered.
+ * The breaker of one host key: the effect of an outcome on it. Postgres applies the same rules by its own clock
+ * (lib/keypool/keypool.sql.ts). This file is what a replica knows at once, before Postgres has answered.
+ * `test/integration/keypool/breaker-rules.test.ts` runs both through the same events.
  *
  *            failure (step+1)                 time over
  *   closed ---------------------> open ---------------------> half-open, one probe at a time
@@ -8,26 +9,26 @@
  *     |        success             +----- failure (step+1) ------+   |
  *     +--------------------------------------------------------------+
  *
- * A 401 opens without end: only a new value (another breaker) or an admin's reset helps, no call still in flight.
+ * A 401 opens it without end. Only a new value (another breaker) or an admin's reset closes it, not a call in flight.
  */
 import type { CallClass } from '../upstream/call-result.ts';
 
 /** An open breaker; null is a closed one. Times are local monotonic milliseconds. */
 export interface Breaker {
   reason: 'auth' | 'rate_limit' | 'server_error' | 'network';
-  /** Failures in a row, 0 to 7: the place in the back-off 1, 2, 4, 8, 16, 32, 60 s. */
+  /** The failures in a row, 0 to 7: the place in the back-off 1, 2, 4, 8, 16, 32, 60 s. */
   step: number;
-  /** From then on it is half-open. Infinity after a 401. */
+  /** The time from which it is half-open. Infinity after a 401. */
   openUntil: number;
 }
 
-/** One outcome, as far as a breaker is concerned. */
+/** The parts of an outcome that concern a breaker. */
 export interface BreakerEvent {
   class: CallClass;
-  /** When the call was sent. */
+  /** The time when the call was sent. */
   startedAt: number;
   retryAfterMs: number | null;
-  /** The call was the one that a half-open breaker let through. */
+  /** True for the call that a half-open breaker let through. */
   probe: boolean;
 }
 
@@ -50,10 +51,10 @@ export const BREAKER_EFFECTS: Readonly<Record<CallClass, Effect>> = {
   aborted: 'none',
 };
 
-/** How long a (key, model) rests after a 403. */
+/** The time that a (key, model) rests after a 403. */
 export const FORBIDDEN_MS = 60_000;
 
-/** A Retry-After beyond it is no time that Postgres or anyone could wait for; the key is probed then. */
+/** The longest Retry-After that counts: neither Postgres nor anyone could wait longer. The key is probed then. */
 export const MAX_RETRY_AFTER_MS = 30 * 86_400_000;
 
 /** In-flight answers of one storm carry almost the same Retry-After: only a later end than this is worth a write. */
@@ -61,14 +62,14 @@ const EXTENSION_MS = 1_000;
 
 const LAST_STEP = 7;
 
-/** Milliseconds that a breaker stays open after its `step`th failure in a row (from 1). */
+/** Returns how many milliseconds a breaker stays open after its `step`th failure in a row (from 1). */
 export function backoffMs(step: number): number {
   return Math.min(60, 2 ** (Math.min(step, LAST_STEP) - 1)) * 1000;
 }
 
 /**
- * The breaker after an outcome that is known `now`; the very same object when nothing changes. A failure of a call that
- * was sent before the breaker half-opened says nothing new: 64 calls that fail together are one failure.
+ * Returns the breaker after an outcome that is known `now`, or the very same object if nothing changes. A failure of a
+ * call that was sent before the breaker half-opened is not news: 64 calls that fail together are one failure.
  */
 export function nextBreaker(breaker: Breaker | null, event: BreakerEvent, now: number): Breaker | null {
   const effect = BREAKER_EFFECTS[event.class];
@@ -89,7 +90,7 @@ export function nextBreaker(breaker: Breaker | null, event: BreakerEvent, now: n
   return { reason, step: next, openUntil: Math.max(openUntil, now + backoffMs(next)) };
 }
 
-/** Until when a (key, model) rests after a 403; unchanged for a call that was sent while it rested already. */
+/** Returns until when a (key, model) rests after a 403. A call that was sent while it rested changes nothing. */
 export function nextForbidden(restsUntil: number | undefined, startedAt: number, now: number): number {
   return restsUntil !== undefined && startedAt < restsUntil ? restsUntil : now + FORBIDDEN_MS;
 }

@@ -6,24 +6,24 @@ import type { HostKey, KeySelection, Policy } from '../model/catalog.ts';
 import type { RoutePlan } from '../routing/plan.ts';
 import { drawLeastRecentlyUsed, drawTurns } from './keypool.sql.ts';
 
-/** What an item drew for a strategy that takes turns; null where none is needed. */
+/** The draw of an item for a strategy that takes turns; null if the strategy needs no draw. */
 export interface Turn {
-  /** Position in the rotation; any whole number from 0. */
+  /** The position in the rotation; any whole number from 0. */
   index: number;
-  /** Least-recently-used: key names, the longest unused first. */
+  /** Only for least-recently-used: key names, the longest unused first. */
   ranking: readonly string[] | null;
 }
 
 /**
- * Usable keys in the order in which they are tried (behaviour section 3): the drawn one, then those after it. `keys` are
- * the usable ones in the policy's order; without a turn that order stays.
+ * Returns usable keys in the order in which they are tried (behaviour section 3): the drawn one, then those after it.
+ * `keys` are the usable ones in the policy's order; without a turn that order stays.
  */
 export function orderKeys(keys: readonly HostKey[], strategy: KeySelection, turn: Turn | null): readonly HostKey[] {
   if (keys.length < 2 || strategy === 'prioritized' || turn === null) return keys;
   if (turn.ranking === null) return rotate(keys, turn.index);
   const ranking = turn.ranking;
   const ranked = ranking.flatMap((name) => keys.find((key) => key.name === name) ?? []);
-  // Keys that were not usable when the claim drew have no rank: after the others.
+  // Keys that were not usable when the claim drew have no rank: they come last.
   const rest = keys.filter((key) => !ranking.includes(key.name));
   return [...rotate(ranked, turn.index), ...rest];
 }
@@ -33,7 +33,7 @@ function rotate<T>(list: readonly T[], index: number): T[] {
   return [...list.slice(from), ...list.slice(0, from)];
 }
 
-/** Items of a claim that draw over the same list. */
+/** The items of a claim that draw over the same list. */
 interface Draw {
   policy: Policy;
   scope: string;
@@ -43,9 +43,9 @@ interface Draw {
 }
 
 /**
- * Draws the turns of a claim's items, in order; null for items that need none (`prioritized`, or a single key). One
- * query for all round-robin draws and one for each policy and list that is least-recently-used; none without them. When
- * Postgres does not answer, the turns start at 0: an uneven draw is better than a failed claim.
+ * Draws the turns of a claim's items, in order; null for items that need none (`prioritized`, or a single key). All
+ * round-robin draws share one query. Least-recently-used has one query for each policy and list. If Postgres does not
+ * answer, the turns start at 0: an uneven draw is better than a failed claim.
  */
 export async function drawForClaim(
   options: { db: Db; log: Log; usable: (plan: RoutePlan) => readonly HostKey[] },
@@ -73,7 +73,7 @@ export async function drawForClaim(
 }
 
 function group(plans: readonly RoutePlan[], usable: (plan: RoutePlan) => readonly HostKey[]): Draw[] {
-  // Plans are the same object for the same question, so a claim of one batch is one look-up an item.
+  // The same arguments return the same plan object, so a claim of one batch costs one look-up an item.
   const byPlan = new Map<RoutePlan, Draw | null>();
   const byScope = new Map<string, Draw>();
   plans.forEach((plan, at) => {
@@ -90,7 +90,7 @@ function group(plans: readonly RoutePlan[], usable: (plan: RoutePlan) => readonl
 function drawOf(plan: RoutePlan, keys: readonly HostKey[], byScope: Map<string, Draw>): Draw | null {
   const { policy } = plan;
   if (policy.keySelection === 'prioritized' || keys.length < 2) return null;
-  // A list has a counter of its own: with one for two lists whose items alternate, each would see every second turn.
+  // A list has its own counter. If two lists whose items alternate shared one, each would see every second turn.
   const names = keys.map(({ name }) => name).join('\n');
   const scope = createHash('sha256').update(names).digest('hex').slice(0, 24);
   const id = `${policy.id}\n${scope}`;

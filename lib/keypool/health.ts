@@ -2,20 +2,20 @@ import type { Db } from '../db/database.ts';
 import type { HostKey } from '../model/catalog.ts';
 import { deleteBreakers, readBreaker } from './keypool.sql.ts';
 
-/** What the control API shows of a host key's breaker. Times are RFC 3339 UTC with milliseconds. */
+/** The breaker of a host key as the control API shows it. Times are RFC 3339 UTC with milliseconds. */
 export interface KeyHealthView {
   name: string;
   state: 'closed' | 'open' | 'half_open';
-  /** Failures in a row, 0 to 7. */
+  /** The failures in a row, 0 to 7. */
   step: number;
-  /** Null when closed, and without end after a 401. */
+  /** Null if closed, and without end after a 401. */
   open_until: string | null;
   reason: 'auth' | 'rate_limit' | 'server_error' | 'network' | null;
-  /** Models that rest on this key after a 403. */
+  /** The models that rest on this key after a 403. */
   models: { model: string; until: string }[];
 }
 
-/** Reads the breaker of a host key as Postgres has it: that of its value of today. Never shows the value. */
+/** Reads the breaker of a host key's present value as Postgres has it. Never shows the value. */
 export async function keyHealth(db: Db, hostKey: HostKey): Promise<KeyHealthView> {
   const view: KeyHealthView = {
     name: hostKey.name,
@@ -39,8 +39,8 @@ export async function keyHealth(db: Db, hostKey: HostKey): Promise<KeyHealthView
 }
 
 /**
- * Closes the breaker of a host key's value of today and wakes its resting models. Other replicas
- * are told, or see it with their next look, within a second; the one that took the call resets through its pool.
+ * Closes the breaker of a host key's present value and wakes its resting models. Other replicas learn it within a
+ * second, by a notice or by their next read. The replica that took the call resets through its pool.
  */
 export function resetKey(db: Db, hostKey: HostKey): Promise<void> {
   return deleteBreakers(db, hostKey.breakerKey);

@@ -1,4 +1,5 @@
 import type { Db } from '../db/database.ts';
+import { CHANNELS } from '../queue/postgres.sql.ts';
 
 // Every statement below is a transaction of its own and turns the wait for the disk off in it: a crash of Postgres may
 // forget the last moments of breakers and turns. The clock is read once, beside that.
@@ -191,8 +192,8 @@ export async function deleteBreakers(db: Db, breakerKey: string): Promise<void> 
     name: 'delete_breakers',
     text: `
       with gone as (delete from breakers where breaker_key = $1::text)
-      select pg_notify('relay_breakers', '')`,
-    values: [breakerKey],
+      select pg_notify($2::text, '')`,
+    values: [breakerKey, CHANNELS.breakers],
   });
 }
 

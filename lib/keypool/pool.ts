@@ -16,30 +16,30 @@ export interface KeyPoolOptions {
   db: Db;
   log: Log;
   clock: Clock;
-  /** How long a half-open breaker waits for its probe before it lets another through: the time limit of an item. */
+  /** The time after which a half-open breaker lets another probe through: the time limit of an item. */
   probeLeaseMs: number;
-  /** A breaker opened or closed by a call of this replica; for metrics. */
+  /** Reports a breaker that a call of this replica opened or closed, for metrics. */
   onChange?: (change: { hostKey: string; class: CallClass }) => void;
 }
 
-/** Draws keys and keeps their breakers, shared by all replicas through Postgres. */
+/** The pool draws keys and keeps their breakers, which all replicas share through Postgres. */
 export interface KeyPool {
-  /** Reads the breakers of all replicas. Called together, it reads once. A failure is logged and changes nothing. */
+  /** Reads the breakers of all replicas. Concurrent calls share one read. A failure is logged and changes nothing. */
   refresh(): Promise<void>;
-  /** `refresh`, unless the last one is at most `maxAgeMs` old (1,000). Before a claim; and on a timer while items run. */
+  /** `refresh`, unless the last one is at most `maxAgeMs` old (1,000). For use before a claim, and by a timer. */
   ensureFresh(maxAgeMs?: number): Promise<void>;
-  /** Turns for the items of a claim, in their order. No query when no policy among them takes turns. */
+  /** Returns the turns for the items of a claim, in their order. No query if no policy among them takes turns. */
   drawTurns(plans: readonly RoutePlan[]): Promise<(Turn | null)[]>;
-  /** Keys of a candidate to try, in order; those that are open are left out. A `half_open` one needs `tryProbe` first. */
+  /** Returns the keys of a candidate to try, in order, without open ones. A `half_open` one needs `tryProbe` first. */
   order(candidate: Candidate, plan: RoutePlan, turn: Turn | null): readonly HostKey[];
   health(key: HostKey, model: string): KeyHealth;
   /**
-   * Takes the one probe of a half-open key; null when another call has it. It ends with `report`, or with
-   * `releaseProbe` when no call was made.
+   * Takes the one probe of a half-open key; null if another call has it. The probe ends with `report`, or with
+   * `releaseProbe` if no call was made.
    */
   tryProbe(key: HostKey): Promise<string | null>;
   releaseProbe(key: HostKey, probeId: string): void;
-  /** Takes note of an outcome: at once here, soon in Postgres. `probeId` when the call was a probe. */
+  /** Records an outcome: here at once, in Postgres soon after. `probeId` is set if the call was a probe. */
   report(
     key: HostKey,
     model: string,
@@ -47,17 +47,17 @@ export interface KeyPool {
     probeId: string | null,
   ): void;
   /**
-   * Milliseconds until the first key of any candidate may be drawn: 0 when one may now; null when none ever will by
-   * itself. What an item that found no key waits for, if its time limit allows.
+   * Returns the milliseconds until the first key of any candidate may be drawn: 0 if one may now; null if none ever
+   * will by itself. An item that found no key waits this long, if its time limit allows it.
    */
   reopensInMs(plan: RoutePlan): number | null;
   /** Closes a key's breaker and wakes its resting models, for all replicas (they see it within a second). */
   reset(key: HostKey): Promise<void>;
-  /** Writes what is not in Postgres yet; before the process ends. */
+  /** Writes what is not yet in Postgres. Call it before the process ends. */
   flush(): Promise<void>;
 }
 
-/** A pool over shared breakers. It has no timer and asks Postgres nothing by itself. */
+/** Makes a pool over shared breakers. It has no timer and sends Postgres nothing by itself. */
 export function createKeyPool(options: KeyPoolOptions): KeyPool {
   const { db, log, clock } = options;
   const breakers = createBreakerCache();
@@ -101,7 +101,7 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
 
     async tryProbe(key) {
       const probeId = uuidv7(clock.now());
-      // From now on nobody here asks for it again, whatever Postgres answers.
+      // From now on this replica does not request it again, whatever Postgres answers.
       breakers.setProbe(key.breakerKey, clock.monotonic() + PROBE_RETRY_MS);
       try {
         if (await takeProbe(db, key.breakerKey, probeId, options.probeLeaseMs)) {

@@ -1,6 +1,7 @@
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { type Db, isDataError } from '../db/database.ts';
+import type { Db } from '../db/database.ts';
+import { isDataError } from '../db/errors.ts';
 import {
   closeBreaker,
   recordAuthFailure,
@@ -10,7 +11,7 @@ import {
   releaseProbe,
 } from './keypool.sql.ts';
 
-/** A change of a breaker that Postgres must hear of. Times are local monotonic milliseconds. */
+/** A change of a breaker that must reach Postgres. Times are local monotonic milliseconds. */
 export type BreakerWrite =
   | { kind: 'close'; seenAt: number }
   | { kind: 'backoff'; startedAt: number; probeId: string | null; reason: 'server_error' | 'network' }
@@ -21,19 +22,19 @@ export type BreakerWrite =
 
 /** The changes of one replica on their way to Postgres. */
 export interface WriteQueue {
-  /** Queues a change and starts writing. */
+  /** Queues a change and starts to write. */
   add(breakerKey: string, write: BreakerWrite): void;
-  /** Changes of the key are not in Postgres yet. */
+  /** True while changes of the key are not yet in Postgres. */
   has(breakerKey: string): boolean;
-  /** Drops what is queued for a key. */
+  /** Drops the queued changes of a key. */
   drop(breakerKey: string): void;
-  /** Resolves when what can be written is. Starts again what a lost connection left. */
+  /** Resolves when everything that can be written is written. Starts again after a lost connection. */
   flush(): Promise<void>;
 }
 
 /**
- * Writes changes one after the other, in order for each key; what comes meanwhile for the same key is merged, so a key
- * that flaps costs as many writes as Postgres answers, not as it has calls. Changes that fail stay queued.
+ * Writes changes one after the other, in order for each key. Later changes of the same key are merged while they wait.
+ * So a key that flaps costs as many writes as Postgres answers, not as it has calls. Changes that fail stay queued.
  */
 export function createWriteQueue(options: { db: Db; log: Log; monotonic: () => number }): WriteQueue {
   const { db, log, monotonic } = options;
@@ -58,7 +59,7 @@ export function createWriteQueue(options: { db: Db; log: Log; monotonic: () => n
     }
   }
 
-  /** Gives what could not be written. */
+  /** Returns the changes that could not be written. */
   async function write(breakerKey: string, changes: readonly BreakerWrite[]): Promise<readonly BreakerWrite[]> {
     for (const [at, change] of changes.entries()) {
       try {
@@ -79,7 +80,7 @@ export function createWriteQueue(options: { db: Db; log: Log; monotonic: () => n
 
   return {
     add(breakerKey, write) {
-      // A success makes whatever failed before it unimportant; a 403 of a model is no matter of the breaker.
+      // A success overrides the failures before it. A 403 of a model does not concern the breaker.
       const before = (queued.get(breakerKey) ?? []).filter((one) => write.kind !== 'close' || one.kind === 'forbidden');
       queued.set(breakerKey, [...before, write]);
       void flush();

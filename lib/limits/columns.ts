@@ -1,24 +1,24 @@
-import { isRetryable } from '../db/database.ts';
+import { isRetryable } from '../db/errors.ts';
 import type { BucketColumns, ItemColumns } from './limits.sql.ts';
 import type { BucketRule } from './rules.ts';
 
 const RETRIES = 5;
 
-/** Which claim of which item: what concurrency rows belong to. */
+/** One claim of one item: concurrency rows belong to it. */
 export interface ItemClaim {
   batchId: string;
   idx: number;
   claimNo: number;
 }
 
-/** Buckets once each, in the order of their ids, and where (from 1) each id stands in the columns. */
+/** Each bucket once, in the order of the ids, and where (from 1) each id stands in the columns. */
 export interface BucketTable {
   rules: readonly BucketRule[];
   positions: ReadonlyMap<string, number>;
   columns: BucketColumns;
 }
 
-/** Rules that share a bucket come as one (the first). Lower-case UUID texts sort as Postgres sorts UUIDs. */
+/** Rules that share a bucket become one (the first). Lower-case UUID texts sort as Postgres sorts UUIDs. */
 export function bucketTable(rules: Iterable<BucketRule>): BucketTable {
   const byId = new Map<string, BucketRule>();
   for (const rule of rules) if (!byId.has(rule.bucketId)) byId.set(rule.bucketId, rule);
@@ -36,7 +36,7 @@ export function bucketTable(rules: Iterable<BucketRule>): BucketTable {
   };
 }
 
-/** Item claims by column. */
+/** Returns item claims by column. */
 export function itemColumns(items: readonly ItemClaim[]): ItemColumns {
   return {
     batchIds: items.map((item) => item.batchId),

@@ -1,4 +1,3 @@
-import { z } from 'zod';
 import { plainArray } from '../db/arrays.ts';
 import type { Database, Db } from '../db/database.ts';
 
@@ -36,15 +35,14 @@ export interface ReserveCall {
   holdUs: number;
 }
 
-const reserveRow = z.object({
+export interface ReserveRow {
   /** Microseconds since the epoch: the instant of the decision. */
-  at_us: z.number(),
+  at_us: number;
   /** By run: how many passed; the position (from 1) of the bucket that refused the rest, and its wait in seconds. */
-  passed: z.array(z.number()),
-  refused_by: z.array(z.number()),
-  retry_s: z.array(z.number()),
-});
-export type ReserveRow = z.infer<typeof reserveRow>;
+  passed: number[];
+  refused_by: number[];
+  retry_s: number[];
+}
 
 export interface RefundColumns {
   /** Positions in the buckets, from 1; the instant of the reservation; how many requests. */
@@ -53,15 +51,13 @@ export interface RefundColumns {
   counts: readonly number[];
 }
 
-const countRow = z.object({ n: z.number() });
-
 // Takes a Database and no transaction: these functions switch the wait for the disk off until the end of the
 // transaction they run in, which must therefore be their own.
 
 /** Decides for a group of requests, all rules of each at once (the function is described in migration 0005). */
 export async function reserveBuckets(db: Database, call: ReserveCall): Promise<ReserveRow> {
   const { buckets, items } = call;
-  const result = await db.query({
+  const result = await db.query<ReserveRow>({
     name: 'limit_reserve',
     text: `select at_us, passed, refused_by, retry_s from limit_reserve(
       $1::uuid[], $2::text[], $3::text[], $4::double precision[], $5::bigint[], $6::integer[], $7::integer[],
@@ -86,7 +82,7 @@ export async function reserveBuckets(db: Database, call: ReserveCall): Promise<R
       call.holdUs,
     ],
   });
-  return reserveRow.parse(result.rows[0]);
+  return result.rows[0]!;
 }
 
 /** Adds `counts` (by bucket) to the windows that are current now. */
@@ -125,7 +121,7 @@ export async function deleteConcurrency(
   items: ItemColumns,
   bucketIds: readonly string[] | null = null,
 ): Promise<number> {
-  const result = await db.query({
+  const result = await db.query<{ n: number }>({
     name: 'limit_free',
     text: 'select limit_free($1::uuid[], $2::uuid[], $3::integer[], $4::integer[]) as n',
     values: [
@@ -135,7 +131,7 @@ export async function deleteConcurrency(
       plainArray(items.claimNos),
     ],
   });
-  return countRow.parse(result.rows[0]).n;
+  return result.rows[0]!.n;
 }
 
 /**
@@ -176,11 +172,11 @@ export async function deleteIdleBuckets(db: Db): Promise<number> {
 
 /** Concurrency rows of a bucket that count now: the gauge. */
 export async function countConcurrency(db: Db, bucketId: string): Promise<number> {
-  const result = await db.query({
+  const result = await db.query<{ n: number }>({
     name: 'limit_concurrency_count',
     text: `select count(*)::integer as n from limit_concurrency where bucket_id = $1::uuid
       and held_until_us > (extract(epoch from clock_timestamp()) * 1000000)::bigint`,
     values: [bucketId],
   });
-  return countRow.parse(result.rows[0]).n;
+  return result.rows[0]!.n;
 }

@@ -2,8 +2,9 @@ import type { Db } from '../db/database.ts';
 import { deleteIdleBuckets, deleteOrphanedConcurrency } from './limits.sql.ts';
 
 /**
- * The sweep's part of the limits. Deletes concurrency rows whose claim is over, which only a fault leaves behind (they
- * would count until their hold ends), then buckets that a fresh row would equal: idle for two windows. Gives how many.
+ * The sweep's part of the limits; returns how many rows it deleted. First concurrency rows whose claim has ended: only
+ * a fault leaves them behind, and they count until their hold ends. Then buckets that equal a fresh row: idle for two
+ * windows.
  */
 export async function purgeLimits(db: Db): Promise<{ concurrency: number; buckets: number }> {
   return { concurrency: await deleteOrphanedConcurrency(db), buckets: await deleteIdleBuckets(db) };

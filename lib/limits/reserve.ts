@@ -3,18 +3,18 @@ import { type BucketTable, bucketTable, type ItemClaim, itemColumns, retrying } 
 import { type ReserveRow, reserveBuckets } from './limits.sql.ts';
 import type { BucketRule } from './rules.ts';
 
-/** One item that wants to run. Items with the same rules should carry the same array (`policyRules` gives it). */
+/** One item that waits to run. Items with the same rules should carry the same array (`policyRules` returns it). */
 export interface ReserveRequest extends ItemClaim {
   rules: readonly BucketRule[];
 }
 
 /**
- * `atUs` is when it was decided, in microseconds by the database's clock (0 without rules): a refund needs it. Refused:
- * the rule with the longest wait of those that refuse, and that wait in whole seconds, at least 1.
+ * `atUs` is the time of the decision, in microseconds by the database's clock (0 without rules): a refund needs it. A
+ * refusal names the rule with the longest wait of those that refuse, and that wait in whole seconds, at least 1.
  */
 export type ReserveVerdict = { ok: true; atUs: number } | { ok: false; rule: BucketRule; retryInSeconds: number };
 
-/** A request's rules as a set, and how many requests in a row have it: what the decision is made on. */
+/** The rules of requests as a set, and how many requests in a row have it: the input of the decision. */
 interface Plan {
   table: BucketTable;
   sets: readonly (readonly BucketRule[])[];
@@ -24,12 +24,12 @@ interface Plan {
 const UNLIMITED: ReserveVerdict = { ok: true, atUs: 0 };
 
 /**
- * Decides for the items of one claim, in the order given (idx order), at one instant and in one round trip; requests
- * without rules cost nothing, and no query is made when none has any. All rules of a request are counted, or none is.
+ * Decides for the items of one claim, in the order of the requests (idx order), at one instant and in one round trip.
+ * Requests without rules cost nothing: without any rule it sends no query. All rules of a request are counted, or none.
  *
  * `holdSeconds` must be longer than an item can run: after it a concurrency row does not count, even if the item's
- * worker was lost and nobody rescued it. Must not run inside another transaction: counts are written without waiting for
- * the disk. Throws the database's error; what was counted then is unknown, and at worst counted for nothing.
+ * worker was lost and nobody rescued it. Must not run inside another transaction: counts are written without waiting
+ * for the disk. Throws the database's error. It is then unknown what was counted; at worst it counted for nothing.
  */
 export async function reserve(
   db: Database,

@@ -1,25 +1,26 @@
 import { createHash } from 'node:crypto';
 import type { Catalog, HostKey, Meter, Model, Policy, Strategy } from '../model/catalog.ts';
+import { uuidOfHex } from '../model/public-id.ts';
 import { isGranted, readGrants } from '../routing/grants.ts';
 
-/** Whose bucket it is: the policy's (all its keys share it), or a host key's own, by its tier policy. */
+/** The owner of a bucket: the policy (all its keys share it), or a host key by its tier policy. */
 export type LimitScope = 'policy' | 'hostkey';
 
 /** One rule that applies to an item, and the bucket it counts in. */
 export interface BucketRule {
-  /** UUID text; the same for as long as scope, owner, model, meter, window and strategy are. A new amount keeps it. */
+  /** A UUID text; it changes with scope, owner, model, meter, window or strategy. A new amount keeps it. */
   bucketId: string;
   scope: LimitScope;
-  /** Name of the policy, or of the host key. */
+  /** The name of the policy, or of the host key. */
   name: string;
   meter: Meter;
   amount: number;
-  /** Seconds; 0 for `concurrency`. */
+  /** In seconds; 0 for `concurrency`. */
   window: number;
   strategy: Strategy;
 }
 
-/** The rules of an item without any: an array to compare with by identity. */
+/** The rules of an item that has no rules: an array to compare with by identity. */
 export const NO_RULES: readonly BucketRule[] = [];
 
 interface Owner {
@@ -30,16 +31,16 @@ interface Owner {
 
 type PerModel = Map<Model, Map<string, readonly BucketRule[]>>;
 
-// Everything hangs on the catalogue's identity: it is swapped whole, so an entry can never be stale, and goes with it.
+// Keyed by the catalogue's identity: a catalogue is replaced whole, so an entry is never stale and is dropped with it.
 const memo = new WeakMap<Catalog, Map<Policy | HostKey, PerModel>>();
 const buckets = new WeakMap<Catalog, Map<string, readonly BucketRule[]>>();
 const joined = new WeakMap<readonly BucketRule[], WeakMap<readonly BucketRule[], readonly BucketRule[]>>();
 
 /**
- * The rules of the governing policy for a model on a host (the name of the first host on the item's plan): its
- * `rateLimit`, else the first `rateLimits` entry that matches, then with a bucket of the model's own (behaviour section
- * 5). Empty without a limit, or when the RateLimit is disabled. The same array for the same arguments: `reserve` groups
- * by it.
+ * Returns the rules of the governing policy for a model on a host (the first host on the item's plan). They are those
+ * of its `rateLimit`, else of the first `rateLimits` entry that matches, which has a bucket for each model (behaviour
+ * section 5). Empty without a limit, or if the RateLimit is disabled. The same arguments return the same array:
+ * `reserve` groups by it.
  */
 export function policyRules(catalog: Catalog, policy: Policy, model: Model, host: string): readonly BucketRule[] {
   if (!hasLimit(policy)) return NO_RULES;
@@ -47,7 +48,7 @@ export function policyRules(catalog: Catalog, policy: Policy, model: Model, host
   return remembered(catalog, policy, model, host, () => readRules(catalog, policy, owner, model, host));
 }
 
-/** The rules that a host key's tier policy adds for a model; the buckets are the key's own. Empty without a tier. */
+/** Returns the rules of a host key's tier policy for a model. The buckets are the key's own. Empty without a tier. */
 export function hostKeyRules(catalog: Catalog, key: HostKey, model: Model): readonly BucketRule[] {
   const tier = key.policy === undefined ? undefined : catalog.policies.get(key.policy);
   if (tier === undefined || !hasLimit(tier)) return NO_RULES;
@@ -55,7 +56,7 @@ export function hostKeyRules(catalog: Catalog, key: HostKey, model: Model): read
   return remembered(catalog, key, model, key.host, () => readRules(catalog, tier, owner, model, key.host));
 }
 
-/** Both lists as one, for a single decision over all rules; the same array for the same two. */
+/** Joins both lists for a single decision over all rules. The same two lists return the same array. */
 export function joinRules(first: readonly BucketRule[], second: readonly BucketRule[]): readonly BucketRule[] {
   if (second.length === 0) return first;
   if (first.length === 0) return second;
@@ -88,7 +89,7 @@ interface Lookup<K, V> {
   set(key: K, value: V): unknown;
 }
 
-/** The value of a key, made when it is not there. */
+/** Returns the value of a key, and makes it if it is missing. */
 function within<K, V>(map: Lookup<K, V>, key: K, make: () => V): V {
   const known = map.get(key);
   if (known !== undefined) return known;
@@ -107,8 +108,8 @@ function readRules(catalog: Catalog, policy: Policy, owner: Owner, model: Model,
 }
 
 /**
- * `model` is empty where all models share one bucket: their items then carry one and the same array, and go through
- * `reserve` as one run.
+ * `model` is empty where all models share one bucket: then their items carry the same array, and `reserve` treats them
+ * as one run.
  */
 function bucketRules(catalog: Catalog, rateLimit: string, owner: Owner, model: string): readonly BucketRule[] {
   const known = within(buckets, catalog, () => new Map<string, readonly BucketRule[]>());
@@ -125,22 +126,21 @@ function readBucketRules(catalog: Catalog, rateLimit: string, owner: Owner, mode
     if (meter !== 'concurrency') rule.window = window ?? 1;
     const kind = meter === 'concurrency' ? meter : `${meter}/${rule.window}/${strategy}`;
     const bucketId = uuidOf([owner.scope, owner.id, model, kind]);
-    // Two rules that differ in the amount only are one bucket, and the smaller amount is the one that ever refuses.
+    // Two rules that differ only in the amount are one bucket, and only the smaller amount ever refuses.
     const twin = rules.get(bucketId);
     if (!twin || twin.amount > amount) rules.set(bucketId, { bucketId, ...rule });
   }
   return rules.size === 0 ? NO_RULES : [...rules.values()];
 }
 
-/** 128 bits of sha256 in the form of a UUID: what Postgres stores and orders cheaply. */
+/** 128 bits of sha256 in the form of a UUID, which Postgres stores and orders cheaply. */
 function uuidOf(parts: readonly string[]): string {
-  const hex = createHash('sha256').update(JSON.stringify(parts)).digest('hex');
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20, 32)}`;
+  return uuidOfHex(createHash('sha256').update(JSON.stringify(parts)).digest('hex'));
 }
 
 /**
- * Why an item was refused: `rate limit exceeded: requests of policy default, retry in 12s` (behaviour sections 5 and 7;
- * without the `batch item: ` prefix). Whole seconds, at least 1.
+ * Returns the reason of a refusal: `rate limit exceeded: requests of policy default, retry in 12s` (behaviour sections
+ * 5 and 7; without the `batch item: ` prefix). Whole seconds, at least 1.
  */
 export function limitText(rule: Pick<BucketRule, 'meter' | 'scope' | 'name'>, retryInSeconds: number): string {
   return `rate limit exceeded: ${rule.meter} of ${rule.scope} ${rule.name}, retry in ${retryInSeconds}s`;

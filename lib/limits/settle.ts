@@ -18,8 +18,8 @@ export interface Refund extends ItemClaim {
 }
 
 /**
- * What an item counts in a token meter (behaviour section 5): `tokens` is input, cache_read, cache_creation and output,
- * each once; both halves of a split cache_creation belong to it. 0 for `requests` and `concurrency`.
+ * Returns how much an item counts in a token meter (behaviour section 5). `tokens` is input, cache_read, cache_creation
+ * and output, each once; both halves of a split cache_creation belong to it. 0 for `requests` and `concurrency`.
  */
 export function meteredTokens(meter: Meter, tokens: TokenCounts): number {
   const created = (tokens.cache_creation ?? 0) + (tokens.cache_creation_5m ?? 0) + (tokens.cache_creation_1h ?? 0);
@@ -44,8 +44,8 @@ export function meteredTokens(meter: Meter, tokens: TokenCounts): number {
 
 /**
  * Charges token meters for the outcomes that a group commit recorded: one statement, into the windows that are current
- * now; none when no rule has a token meter. Call it after the commit, outside its transaction (a charge locks buckets and
- * does not wait for the disk), and only for outcomes that were recorded.
+ * now. Sends nothing if no rule has a token meter. Call it after the commit, outside its transaction: a charge locks
+ * buckets and does not wait for the disk. Pass only outcomes that were recorded.
  */
 export async function charge(db: Database, charges: readonly Charge[]): Promise<void> {
   const counts = new Map<string, number>();
@@ -67,8 +67,8 @@ export async function charge(db: Database, charges: readonly Charge[]): Promise<
 
 /**
  * Undoes reservations of items that made no upstream call: `requests` of every strategy, and concurrency rows. A window
- * that has moved on keeps nothing to give back, a count never goes below zero, and of a level only what cannot have
- * drained yet is given back. Each reservation once at most. Nothing is sent for refunds without such rules.
+ * that has moved on has nothing to refund, and a count never falls below zero. Of a level it refunds only the part that
+ * cannot have drained yet. Pass each reservation at most once. Sends nothing for refunds without such rules.
  */
 export async function refund(db: Database, refunds: readonly Refund[]): Promise<void> {
   const rules = refunds.flatMap((item) => item.rules.filter((rule) => rule.meter === 'requests'));
@@ -86,14 +86,14 @@ export async function refund(db: Database, refunds: readonly Refund[]): Promise<
 }
 
 /**
- * Frees the concurrency of claims that ended in another way than the group commit (which does it in its own statement):
- * release, rescue, cancel. Runs in the transaction that ends the claim; takes no bucket lock. Gives the rows deleted.
+ * Frees the concurrency of claims that ended by release, rescue or cancel; the group commit does it in its own
+ * statement. Runs in the transaction that ends the claim and takes no bucket lock. Returns how many rows it deleted.
  */
 export async function releaseConcurrency(db: Db, items: readonly ItemClaim[]): Promise<number> {
   return items.length === 0 ? 0 : deleteConcurrency(db, itemColumns(items));
 }
 
-/** Refunds of one claim share bucket and instant: they go as one. */
+/** Refunds of one claim share bucket and instant, so they are sent as one. */
 function refundColumns(positions: ReadonlyMap<string, number>, refunds: readonly Refund[]) {
   const groups = new Map<string, { bucket: number; atUs: number; count: number }>();
   for (const { rules, atUs } of refunds) {

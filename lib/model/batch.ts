@@ -1,11 +1,11 @@
 import type { Shape } from './catalog.ts';
 
-/** Item states. `completed`, `discarded` and `cancelled` are final and never change (docs/state-machine.md). */
+/** The item states. `completed`, `discarded` and `cancelled` are final and never change (docs/state-machine.md). */
 export const ITEM_STATES = ['available', 'running', 'completed', 'discarded', 'cancelled'] as const;
 export type ItemState = (typeof ITEM_STATES)[number];
 export type BatchStatus = 'queued' | 'cancelled';
 
-/** Who submitted, as recorded on the batch at submit; attribution of every usage event of the batch. */
+/** The submitter, as the batch records it at submit: the attribution of every usage event of the batch. */
 export interface Attribution {
   /** The presented relay key's sha256 hex, or `user:<id>` for a token. Only this owner can see the batch. */
   owner: string;
@@ -20,19 +20,19 @@ export interface Attribution {
   credentialKind: 'key' | 'token';
   /** The key's id, or the token's jti. */
   credentialId: string;
-  /** Of a token: its `exp` (epoch ms), user version and user id; null for a key. */
+  /** The `exp` (epoch ms), user version and user id of a token; null for a key. */
   tokenExpiresAt: number | null;
   tokenVersion: number | null;
 }
 
-/** What a running item needs to know of its batch; the same object for all items of a batch in one claim. */
+/** The facts of its batch that a running item needs. All items of a batch in one claim share the same object. */
 export interface BatchContext extends Attribution {
   id: string;
   shape: Shape;
   surface: string;
   anthropicVersion: string | null;
   anthropicBeta: string | null;
-  /** Upstream rounds an item may take (1 on the native surface unless asked for). */
+  /** The upstream rounds that an item may take (1 on the native surface unless the submit sets more). */
   maxAttempts: number;
   onLimit: 'fail' | 'wait';
   /** Epoch ms by the database's clock; null without a completion window. */
@@ -40,7 +40,7 @@ export interface BatchContext extends Attribution {
   inputId: string;
 }
 
-/** One claimed item. */
+/** One item of a claim. */
 export interface ClaimedItem {
   batch: BatchContext;
   idx: number;
@@ -48,7 +48,7 @@ export interface ClaimedItem {
   inputOffset: number;
   inputLength: number;
   inputCrc: number;
-  /** Upstream calls already made in earlier runs, and how many of those runs counted against `maxAttempts`. */
+  /** The upstream calls that earlier runs made, and how many of those runs counted against `maxAttempts`. */
   attempts: number;
   rounds: number;
   /** Milliseconds already spent in pauses for open breakers, by the database's clock. */

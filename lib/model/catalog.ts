@@ -1,22 +1,22 @@
 /**
- * The catalogue as the data path sees it: one immutable value, swapped whole when it changes. An item runs from start
+ * The catalogue as the data path sees it: one immutable value, replaced whole when it changes. An item runs from start
  * to end on one of these. Names are unique per kind and never change, so references between kinds are by name.
  */
 
 /** Shapes that a native submit may have (design section 5). */
 export const SHAPES = ['openai', 'openai_responses', 'anthropic'] as const;
-/** Upstream wire formats of bindings. Embeddings come only by way of the OpenAI surface (front-doors section 3). */
+/** The upstream wire formats of bindings. Embeddings come only through the OpenAI surface (front-doors section 3). */
 export const ADAPTERS = [...SHAPES, 'openai_embeddings'] as const;
 export type Adapter = (typeof ADAPTERS)[number];
-/** A batch's shape; it must equal the binding's adapter, but for the exceptions of lib/routing/plan.ts. */
+/** A batch's shape. It must equal the binding's adapter, with the exceptions of lib/routing/plan.ts. */
 export type Shape = Adapter;
 
 export interface Host {
   id: string;
   name: string;
-  /** http(s) URL; a trailing `/v1` is accepted and not doubled. */
+  /** An http(s) URL. A trailing `/v1` is accepted and not doubled. */
   baseURL: string;
-  /** Overrides the adapter's path. */
+  /** Replaces the adapter's path. */
   path?: string;
   /** The upstream takes no credential: one anonymous key without a breaker. */
   noAuth: boolean;
@@ -27,11 +27,11 @@ export interface HostKey {
   id: string;
   name: string;
   host: string;
-  /** The secret itself, in memory only. Null when the environment variable of an `env` key is unset: never drawn. */
+  /** The secret itself, in memory only. Null if the variable of an `env` key is unset: such a key is never drawn. */
   value: string | null;
   /** First 12 hex characters of sha256(value): the scope of breaker state, so that a rotated value starts closed. */
   breakerKey: string;
-  /** Tier policy: which models this key may serve, and limits of scope `hostkey`. */
+  /** The tier policy: which models this key may serve, and limits of scope `hostkey`. */
   policy?: string;
   enabled: boolean;
 }
@@ -95,7 +95,7 @@ export type Strategy = 'token-bucket' | 'sliding-window' | 'fixed-window' | 'lea
 export interface LimitRule {
   meter: Meter;
   amount: number;
-  /** Seconds; absent for `concurrency`. */
+  /** In seconds; absent for `concurrency`. */
   window?: number;
   strategy: Strategy;
 }
@@ -113,7 +113,7 @@ export interface Rate {
   unit: 'per_million' | 'per_unit';
   /** In the pricing's currency. */
   amount: number;
-  /** The tier holds from more than this many prompt tokens. */
+  /** The tier holds for more than this many prompt tokens. */
   aboveTokens?: number;
 }
 
@@ -143,7 +143,7 @@ export interface User {
   email?: string;
   team?: string;
   enabled: boolean;
-  /** Raised to revoke every token issued before. */
+  /** A higher version revokes every token issued before. */
   tokenVersion: number;
 }
 
@@ -158,9 +158,9 @@ export interface ServiceAccount {
 export interface RelayKey {
   id: string;
   name: string;
-  /** sha256 hex of the whole plaintext. */
+  /** The sha256 hex of the whole plaintext. */
   hash: string;
-  /** First 14 characters of the plaintext: the only part that may be shown. */
+  /** The first 14 characters of the plaintext: the only part that may be shown. */
   prefix: string;
   /** The value before the last rotation; it authenticates until `graceUntil` (epoch ms). */
   previousHash?: string;
@@ -173,7 +173,7 @@ export interface RelayKey {
   enabled: boolean;
 }
 
-/** Keyed by name unless said otherwise. */
+/** The maps are keyed by name unless the comment of a field names another key. */
 export interface Catalog {
   /** Grows with every change of catalogue, credential or revocation. */
   version: number;
@@ -193,7 +193,7 @@ export interface Catalog {
   serviceAccounts: ReadonlyMap<string, ServiceAccount>;
   keys: ReadonlyMap<string, RelayKey>;
   keysById: ReadonlyMap<string, RelayKey>;
-  /** By current and by previous hash. */
+  /** Keyed by current and by previous hash. */
   keysByHash: ReadonlyMap<string, RelayKey>;
   /** Ids of single tokens that were revoked and have not yet expired. */
   revokedTokens: ReadonlySet<string>;

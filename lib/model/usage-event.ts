@@ -1,6 +1,6 @@
 import type { Adapter } from './catalog.ts';
 
-/** Why an item did not succeed (behaviour section 6). Null for a success. */
+/** The reasons why an item did not succeed (behaviour section 6). Null for a success. */
 export type ErrorKind =
   | 'credential'
   | 'invalid_request'
@@ -22,7 +22,7 @@ export type ErrorKind =
   | 'worker_lost'
   | 'internal';
 
-/** Meter parts of a usage event, bare keys; zero and absent are the same. Order is the column order in Postgres. */
+/** Meter parts of a usage event, as bare keys. Zero equals absent. The order is that of the columns in Postgres. */
 export const TOKEN_PARTS = [
   'input',
   'output',
@@ -41,7 +41,7 @@ export type TokenPart = (typeof TOKEN_PARTS)[number];
 /** Counts are integers in 1..2^53-1. */
 export type TokenCounts = Partial<Record<TokenPart, number>>;
 
-/** Which way an item took, or would have taken: what its event repeats of the catalogue, by name. */
+/** The route that an item took, or would have taken. Its event repeats these names of the catalogue. */
 export interface RouteFacts {
   requestedModel: string | null;
   model: string | null;
@@ -50,30 +50,30 @@ export interface RouteFacts {
   hostKey: string | null;
   adapter: Adapter | null;
   pricing: string | null;
-  /** How the name was resolved: `name`, `alias`, `wildcard`, `snapshot`. */
+  /** The way in which the name was resolved: `name`, `alias`, `wildcard`, `snapshot`. */
   resolvedVia: string | null;
 }
 
-/** What happened to one item, for its usage event. Everything that is the same for the whole batch is not here. */
+/** The facts of one item for its usage event. Facts that are the same for the whole batch are not here. */
 export interface UsageFacts {
-  /** HTTP status of the last upstream answer; 0 when the item never reached an upstream. */
+  /** The HTTP status of the last upstream answer; 0 if the item never reached an upstream. */
   status: number;
   errorKind: ErrorKind | null;
   /** The item's error text without the `batch item: ` prefix; null for a success. */
   errorMessage: string | null;
-  /** Upstream calls made, over all keys and hosts. */
+  /** The number of upstream calls, over all keys and hosts. */
   attempts: number;
-  /** Milliseconds from the first upstream call to the end; 0 when there was none. */
+  /** Milliseconds from the first upstream call to the end; 0 without a call. */
   durationMs: number;
-  /** Epoch ms of: sending, the first byte of the answer's head, its last byte. Null when that did not happen. */
+  /** Epoch ms of the send, and of the answer's first byte of the head and last byte. Null if it did not happen. */
   startedAt: number | null;
   responseStartedAt: number | null;
   responseEndedAt: number | null;
   finishReason: string | null;
   route: RouteFacts;
   tokens: TokenCounts | null;
-  /** Integer nano-USD; null is unpriced (never 0 for "unknown"). bigint in memory: sums must be exact. */
+  /** Integer nano-USD. Null is unpriced (never 0 for "unknown"). In memory a bigint: sums must be exact. */
   costNanos: bigint | null;
-  /** Part -> nano-USD; null when unpriced. */
+  /** Part -> nano-USD; null if unpriced. */
   costBreakdown: Record<string, number> | null;
 }

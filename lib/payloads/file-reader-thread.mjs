@@ -1,5 +1,5 @@
-// The thread of file-reader.ts: reads many short pieces of files, one after the other, into memory that it shares with the
-// main thread. Plain JavaScript: to strip types a thread loads a compiler of its own, which cost 27 MB and 0.2 s.
+// The thread of file-reader.ts. It reads many short pieces of files in turn into memory that it shares with the main
+// thread. Plain JavaScript: to strip types a thread loads a compiler of its own, which cost 27 MB and 0.2 s.
 import { closeSync, openSync, readSync } from 'node:fs';
 import { parentPort, workerData } from 'node:worker_threads';
 
@@ -8,9 +8,9 @@ const { root, memory } = workerData;
 const target = Buffer.from(memory);
 
 /**
- * One group. `keys` has a line for each read, `ranges` its offset and its length; the bytes go to `at` and on, without gaps.
- * What is not done when `limitMs` have passed is left to those who can wait in parallel. Answers which reads are done, and
- * whether all were tried.
+ * Reads one group. `keys` has a line for each read, `ranges` its offset and its length. The bytes go to `at`, without
+ * gaps. Reads that are not done after `limitMs` are left to readers that can wait in parallel. The answer says which
+ * reads are done, and whether all were tried.
  *
  * @param {{ group: number, at: number, limitMs: number, keys: string, ranges: Int32Array }} message
  */
@@ -27,7 +27,7 @@ function readGroup({ group, at, limitMs, keys: lines, ranges }) {
   parentPort.postMessage({ group, done, inTime: i === keys.length });
 }
 
-/** @returns {boolean} false for whatever kept it from being read: it is tried again elsewhere. */
+/** @returns {boolean} false for any failure: the piece is then read elsewhere. */
 function readWhole(path, offset, length, at) {
   let file = -1;
   try {

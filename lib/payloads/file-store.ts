@@ -18,17 +18,17 @@ const STREAM_CHUNK = 256 * 1024;
 const MAX_MADE = 100;
 
 /**
- * The payload store on a filesystem, NFS included. A write goes to an exclusive temporary file in the final directory
- * (a rename across directories is not atomic everywhere), is fsynced, renamed, and the directory fsynced; every new
- * parent directory too. A name is never looked up before its row is committed: NFS clients cache that it is missing.
+ * The payload store on a filesystem, also on NFS. A write goes to an exclusive temporary file in the final directory (a
+ * rename across directories is not atomic everywhere). It is fsynced and renamed, and the directory and every new
+ * parent are fsynced. A name is never looked up before its row is committed: NFS clients cache that it is missing.
  * Every write error becomes StorageFull: callers answer 503 or wait, and write a new file from memory.
  */
 export function createFileStore(root: string): PayloadStore {
   const madeDirectories = new Set<string>();
   const reader = createFileReader(root);
 
-  // Device and inode of the directory that held the marker. A mount that went away leaves another directory under the
-  // same name: what was written there would be lost when it comes back.
+  // Device and inode of the directory that held the marker. An unmounted volume leaves another directory under the same
+  // name; what is written there would be lost when the mount returns.
   let identity: string | null = null;
   let marker: string | null = null;
   const identityOf = async () => {
@@ -49,7 +49,7 @@ export function createFileStore(root: string): PayloadStore {
         }
         return await writeOnce(root, madeDirectories, path, start);
       } catch (error) {
-        // The hour's directory was swept: made anew once, unless the source is spent already.
+        // The hour's directory was swept: it is made again once, unless the source is spent already.
         if (attempt === 1 && !began && codeOf(error) === 'ENOENT') madeDirectories.clear();
         else
           throw new StorageFull(`payload storage cannot be written: ${codeOf(error) ?? 'unknown'}`, { cause: error });
@@ -73,7 +73,7 @@ export function createFileStore(root: string): PayloadStore {
       await write(join(root, payloadKey(ref)), async (file) => {
         length = await writeChunks(file, watched());
       }).catch((error) => {
-        // A source that broke is the caller's error, not the disk's.
+        // A broken source is the caller's error, not the disk's.
         throw broken === null ? error : broken.error;
       });
       return length;
@@ -143,8 +143,8 @@ export function createFileStore(root: string): PayloadStore {
 }
 
 /**
- * Fills the buffer from `offset` on, as far as the file goes; gives how many bytes there were. By callbacks and a bare
- * descriptor: a file of 10 KB takes 15 us of CPU that way, by a FileHandle 38, and results come from thousands of them.
+ * Fills the buffer from `offset`, up to the end of the file, and returns the number of bytes. With callbacks and a bare
+ * descriptor a file of 10 KB takes 15 us of CPU, by a FileHandle 38, and results come from thousands of them.
  */
 function readFully(path: string, buffer: Buffer, offset: number): Promise<number> {
   return new Promise((resolve, reject) => {
@@ -170,7 +170,7 @@ async function writeOnce(root: string, made: Set<string>, path: string, fill: (f
   const directory = dirname(path);
   if (!made.has(directory)) {
     await makeDirectory(directory, root);
-    // Each hour has new ones: without an end to it the set would grow as long as the process lives.
+    // Each hour has new ones. Without a limit the set would grow as long as the process lives.
     if (made.size >= MAX_MADE) made.clear();
     made.add(directory);
   }
@@ -192,7 +192,7 @@ async function writeOnce(root: string, made: Set<string>, path: string, fill: (f
 }
 
 async function writeAll(file: FileHandle, pieces: readonly Uint8Array[]): Promise<void> {
-  // One writev for the lot; the kernel takes at most IOV_MAX (1024) buffers and may write less than asked.
+  // One writev for all pieces. The kernel accepts at most IOV_MAX (1024) buffers and may write less than requested.
   for (let at = 0; at < pieces.length; at += 1024) {
     const group = pieces.slice(at, at + 1024);
     const total = group.reduce((sum, piece) => sum + piece.byteLength, 0);

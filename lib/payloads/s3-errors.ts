@@ -1,12 +1,12 @@
 import { reasonOf } from '../base/errors.ts';
 
 /**
- * What a person has to mend, by the name of the SDK's error. Everything else (throttling, 5xx, a server that does not
- * answer, credentials of a role that have just run out) goes by itself and is waited for.
+ * The faults that a person must fix, by the name of the SDK's error. Everything else passes by itself and is waited
+ * for: throttling, 5xx, a server that does not answer, credentials of a role that have just expired.
  */
 const CONFIG_FAULTS: Readonly<Record<string, string>> = {
   NoSuchBucket: 'there is no such bucket',
-  InvalidBucketName: 'this is no bucket name',
+  InvalidBucketName: 'this is not a bucket name',
   InvalidAccessKeyId: 'the access key id is unknown',
   SignatureDoesNotMatch: 'the secret access key is wrong',
   InvalidClientTokenId: 'the access key id is unknown',
@@ -19,27 +19,27 @@ const CONFIG_FAULTS: Readonly<Record<string, string>> = {
   CredentialsProviderError: 'no AWS credentials were found',
 };
 
-/** Why the configuration is wrong, as the end of a sentence; null when the error may go by itself. */
+/** Returns why the configuration is wrong, as the end of a sentence; null if the error may pass by itself. */
 export function configFaultOf(error: unknown): string | null {
   const known = CONFIG_FAULTS[faultName(error)];
   if (known !== undefined) return known;
   return reasonOf(error) === 'Region is missing' ? 'AWS_REGION is not set' : null;
 }
 
-/** The error's short name: of the SDK (`SlowDown`), or of the system (`ECONNREFUSED`). Never a message: it may hold a URL. */
+/** Returns the error's short name, the SDK's (`SlowDown`) or the system's (`EPIPE`). A message may hold a URL. */
 export function faultName(error: unknown): string {
   const { name, Code, code } = (error ?? {}) as { name?: unknown; Code?: unknown; code?: unknown };
   for (const one of [Code, code, name]) if (typeof one === 'string' && one !== '' && one !== 'Error') return one;
   return 'unknown';
 }
 
-/** The object is not there; a bucket that is not there is another fault. */
+/** True if the object is missing. A missing bucket is another fault. */
 export function isNotFound(error: unknown): boolean {
   const name = faultName(error);
   return name === 'NoSuchKey' || name === 'NotFound';
 }
 
-/** The range begins behind the end of the object. */
+/** True if the range begins behind the end of the object. */
 export function isShort(error: unknown): boolean {
   return faultName(error) === 'InvalidRange';
 }

@@ -18,31 +18,31 @@ import { configFaultOf, faultName, isNotFound, isShort } from './s3-errors.ts';
 
 export interface S3StoreOptions {
   bucket: string;
-  /** Stands before every key; a missing `/` at its end is added. Empty: none. */
+  /** Precedes every key. A missing `/` at its end is added. May be empty. */
   prefix: string;
   /** An S3-compatible server, which is addressed by path. Null: AWS. */
   endpoint: string | null;
-  /** What is not to come from the SDK's own environment and defaults: region, credentials. */
+  /** Settings that replace the SDK's own environment and defaults: region, credentials. */
   client?: S3ClientConfig;
 }
 
 const MARKER = 'store-id';
-/** Above this an object is sent in parts of this size, so one of at most 80 GiB (10,000 parts). */
+/** An object above this size is sent in parts of this size, so it has at most 80 GiB (10,000 parts). */
 const PART_BYTES = 8 * 1024 * 1024;
-/** Parts under way at once: bounds the memory of a stream to three of them. */
+/** Parts under way at once: this bounds the memory of a stream to three of them. */
 const PARTS_AT_ONCE = 3;
-/** The most that one DeleteObjects takes. */
+/** The most keys that one DeleteObjects accepts. */
 const DELETE_KEYS = 1000;
-/** Tries of a read whose body broke off: the SDK only repeats what failed before the first byte. */
+/** Tries of a read whose body broke off: the SDK repeats only calls that fail before the first byte. */
 const READ_TRIES = 3;
-/** Throttling and 5xx are repeated by the SDK, with its back-off, so often. */
+/** Tries that the SDK makes for throttling and 5xx, with its back-off. */
 const MAX_ATTEMPTS = 4;
 
 /**
- * The payload store on S3 or something compatible. Objects are written once, under keys that nobody else makes: no
- * conditional writes are needed, and none are used, because not every server has them. A write returns when S3 has
- * confirmed it, which is when it is durable. Every write error becomes StorageFull, as in the file store: callers
- * answer 503 or wait. Wrong credentials, bucket or region are a ConfigError of the marker's calls, made at start.
+ * The payload store on S3 or a compatible server. Objects are written once, under keys that nobody else makes. So no
+ * conditional writes are needed; not every server has them. A write returns when S3 has confirmed it: then it is
+ * durable. Every write error becomes StorageFull, as in the file store: callers answer 503 or wait. For wrong
+ * credentials, bucket or region the marker's calls, made at start, throw a ConfigError.
  */
 export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptions): PayloadStore {
   const options: S3ClientConfig = {
@@ -117,7 +117,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
       try {
         await putParts(ref, Readable.from(counted(), { objectMode: false }));
       } catch (error) {
-        // A source that broke is the caller's error, not the store's.
+        // A broken source is the caller's error, not the store's.
         throw failed === null ? writeError(error) : (failed as { error: unknown }).error;
       }
       return length;
@@ -156,7 +156,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
       return getSignedUrl(s3, new GetObjectCommand(input), { expiresIn: seconds });
     },
     uploadLink(ref, bytes, seconds) {
-      // Its own client: the usual one would sign the checksum of the body that it does not have.
+      // A separate client: the usual one would sign the checksum of a body that it does not have.
       signer ??= new S3Client({ ...options, requestChecksumCalculation: 'WHEN_REQUIRED' });
       const input = { Bucket: bucket, Key: keyOf(ref), ContentLength: bytes };
       return getSignedUrl(signer, new PutObjectCommand(input), { expiresIn: seconds });
@@ -188,7 +188,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
         if (!page.IsTruncated) return;
       }
     },
-    // Nothing to do: there are no directories, and the bucket's lifecycle rule aborts uploads that never ended.
+    // Nothing to do: S3 has no directories, and the bucket's lifecycle rule aborts unfinished uploads.
     removeStale: async () => {},
     async readMarker() {
       try {
@@ -211,7 +211,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
   };
 }
 
-/** Results documents are fetched by callers themselves, through a link. */
+/** Callers fetch results documents themselves, through a link. */
 const typeOf = ({ kind }: PayloadRef) => (kind === 'result' ? 'application/json' : 'application/octet-stream');
 
 class ShortObject extends Error {
@@ -224,7 +224,7 @@ async function readInto(whole: Buffer, body: Readable, ref: PayloadRef): Promise
   const { length } = whole;
   let done = 0;
   for await (const chunk of body) {
-    if (done + (chunk as Buffer).length > length) throw new Error('more bytes than were asked for');
+    if (done + (chunk as Buffer).length > length) throw new Error('more bytes than requested');
     done += (chunk as Buffer).copy(whole, done);
   }
   if (done !== length) throw new ShortObject(ref);

@@ -1,6 +1,6 @@
 import { configFaultOf, faultName, isNotFound } from './s3-errors.ts';
 
-/** Of files, NFS included (design section 3: transient reads), and of the network to S3, its names included. */
+/** Codes of files, also on NFS (design section 3: transient reads), and of the network to S3, its names included. */
 const PASSING_CODES: ReadonlySet<unknown> = new Set([
   ...['EIO', 'ESTALE', 'EACCES', 'EAGAIN', 'EBUSY', 'EMFILE', 'ENFILE', 'ENODEV', 'ENXIO', 'EREMOTEIO', 'ENOTCONN'],
   ...[
@@ -16,12 +16,12 @@ const PASSING_CODES: ReadonlySet<unknown> = new Set([
   ...['EPIPE', 'ENOTFOUND', 'EAI_AGAIN'],
 ]);
 
-/** Names of S3 errors below 500 that pass. */
+/** The names of S3 errors below 500 that pass by themselves. */
 const PASSING_NAMES = /^(SlowDown|Throttl|TooManyRequests|RequestTime|TimeoutError|ExpiredToken)/;
 
 /**
- * Whether a read of the payload store failed in a way that goes by itself: throttling, 5xx, a network or a mount that is
- * away. A missing object, a short one and what a person has to mend (s3-errors.ts) do not.
+ * Returns whether a read of the payload store failed in a way that passes by itself: throttling, 5xx, an unavailable
+ * network or mount. False for a missing object, a short one, and a fault that a person must fix (s3-errors.ts).
  */
 export function isStoreAway(error: unknown): boolean {
   const { code, $metadata } = (error ?? {}) as { code?: unknown; $metadata?: { httpStatusCode?: number } };

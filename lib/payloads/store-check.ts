@@ -6,9 +6,9 @@ import { insertStoreId, readStoreId } from './store-check.sql.ts';
 export const NOT_SHARED = 'payload directory is not shared';
 
 /**
- * Makes the check that the payload store is the one this database's payloads live in: the marker in it must be the id
- * that Postgres has. The first start makes both, marker first, so that a crash between the two leaves nothing to mend by
- * hand. The check gives null when all is well, else the reason; once the id is known it asks the store alone.
+ * Makes the check that the payload store is the one that holds this database's payloads: the marker in it must be the
+ * id that Postgres has. The first start makes both, marker first, so a crash between the two leaves nothing to repair
+ * by hand. The check returns null if all is well, else the reason. Once the id is known, it queries only the store.
  */
 export function createStoreCheck(db: Database, store: PayloadStore): () => Promise<string | null> {
   let known: string | null = null;

@@ -6,13 +6,13 @@ export interface Account {
   gid: number;
 }
 
-// Postgres refuses to run as root, and initdb wants a user that /etc/passwd knows. No user is ever created: changing the
-// accounts of a machine is not our business.
+// Postgres refuses to run as root, and initdb needs a user in /etc/passwd. This service never creates one: it must not
+// change the accounts of a machine.
 const CANDIDATES = ['postgres', 'nobody'];
 
 /**
- * The account that Postgres must be started as, or null when the current user can run it. As root: `postgres` when it
- * exists, else `nobody`. Throws when there is neither.
+ * Returns the account that must start Postgres, or null if the current user can run it. For root that is `postgres` if
+ * it exists, else `nobody`. Throws if neither exists.
  */
 export async function postgresAccount(): Promise<Account | null> {
   if (process.getuid?.() !== 0) return null;

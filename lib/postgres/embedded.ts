@@ -2,9 +2,9 @@ import { realpath } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import type pg from 'pg';
-import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 import { postgresAccount } from './account.ts';
 import { findBinaries } from './binaries.ts';
 import { bringUp } from './bring-up.ts';
@@ -20,11 +20,12 @@ import {
   type TcpPort,
 } from './postmaster.ts';
 
-/** A fast shutdown writes a checkpoint: seconds after heavy load. */
+/** A fast shutdown writes a checkpoint, which takes seconds after heavy load. */
 const FAST_SHUTDOWN_MS = 60_000;
-/** A path of a socket has at most 103 bytes on macOS and 107 on Linux. */
+/** The path of a socket has at most 103 bytes on macOS and 107 on Linux. */
 const MAX_SOCKET_PATH = 103;
-const MAX_BACKOFF_MS = 5_000;
+const RETRY_MIN_MS = 100;
+const RETRY_MAX_MS = 5000;
 
 export interface EmbeddedOptions {
   dataDir: string;
@@ -32,18 +33,18 @@ export interface EmbeddedOptions {
 }
 
 export interface Embedded {
-  /** Of the service's database; direct, and the same for the life of the process. */
+  /** The DSN of the service's database: direct, and the same for the life of the process. */
   dsn: string;
-  /** Stops Postgres and resolves when it is gone. Call it last, when all other connections are closed. */
+  /** Stops Postgres and resolves when it has ended. Call it last, when all other connections are closed. */
   stop(): Promise<void>;
 }
 
 /**
- * Starts the embedded Postgres of `dataDir`, or adopts the one that a killed server left running, and becomes its owner.
- * Resolves when it takes statements: about a second on an empty data dir, else some 100 ms.
+ * Starts the embedded Postgres of `dataDir`, or adopts the one that a killed server left running, and becomes its
+ * owner. Resolves when it accepts statements: about a second on an empty data dir, else some 100 ms.
  *
- * A Postgres that is killed, or a connection that is cut, later on is brought back with back-off; nothing of that ends
- * this process. Throws ConfigError when the start needs a human: the data dir is in use, not usable, or of another
+ * If Postgres is killed later, or a connection is cut, it is started or connected again with back-off. None of that
+ * ends this process. Throws ConfigError if the start needs a human: the data dir is in use, not usable, or of another
  * version; Postgres is not installed or does not start.
  */
 export async function startEmbedded(options: EmbeddedOptions): Promise<Embedded> {
@@ -72,9 +73,9 @@ export async function startEmbedded(options: EmbeddedOptions): Promise<Embedded>
 }
 
 /**
- * Connects once, and again whenever the connection ends, with back-off from 100 ms to 5 s. Gives a function that ends
- * this and hands back the last connection, still open and still holding the owner's lock: nobody else may start Postgres
- * while it is being stopped.
+ * Connects once, and again whenever the connection ends, with back-off from 100 ms to 5 s. Returns a function that ends
+ * this and hands over the last connection. It is still open and still holds the owner's lock: nobody else may start
+ * Postgres while it stops.
  */
 async function supervise(
   connect: (signal: AbortSignal) => Promise<pg.Client>,
@@ -93,17 +94,15 @@ async function supervise(
     return client;
   };
   const reconnect = async () => {
-    for (let backoffMs = 100; !signal.aborted; backoffMs = Math.min(backoffMs * 2, MAX_BACKOFF_MS)) {
-      try {
-        current = watch(await connect(signal));
-        log.info('embedded postgres is back');
-        return;
-      } catch (error) {
-        if (signal.aborted) return;
-        log.error({ err: reasonOf(error) }, 'embedded postgres is away');
-        await sleep(backoffMs, signal);
-      }
-    }
+    const connected = await retryUntil(() => connect(signal), {
+      min: RETRY_MIN_MS,
+      max: RETRY_MAX_MS,
+      signal,
+      onFirst: (error) => log.error({ err: reasonOf(error) }, 'embedded postgres is away'),
+    });
+    if (connected.aborted) return;
+    current = watch(connected.value);
+    log.info('embedded postgres is back');
   };
 
   let current = watch(await connect(signal));
@@ -114,7 +113,7 @@ async function supervise(
   };
 }
 
-/** The transport of a running postmaster, else the socket, else a free port when the socket's path is too long. */
+/** Returns the transport of a running postmaster, else the socket, or a free port if its path is too long. */
 async function choosePort(cluster: string): Promise<TcpPort> {
   if ((await runningPostmaster(cluster)) !== null) return (await readPidFile(cluster))?.port ?? null;
   if (Buffer.byteLength(join(cluster, `.s.PGSQL.${SOCKET_PORT}`)) <= MAX_SOCKET_PATH) return null;

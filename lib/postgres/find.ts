@@ -4,15 +4,15 @@ import { ROLE } from './cluster.ts';
 import { postgresPassword } from './generated-secrets.ts';
 import { readPidFile, runningPostmaster, SOCKET_PORT, type TcpPort } from './postmaster.ts';
 
-/** DSN of an embedded server, without a database: over the socket in its cluster directory, or a port of 127.0.0.1. */
+/** Returns an embedded server's DSN without a database: its socket in the cluster directory, or a port of 127.0.0.1. */
 export function serverDsn(cluster: string, port: TcpPort, password: string): string {
   const address = port === null ? `${encodeURIComponent(cluster)}:${SOCKET_PORT}` : `127.0.0.1:${port}`;
   return `postgres://${ROLE}:${password}@${address}`;
 }
 
 /**
- * DSN of the service's database in the embedded Postgres that a server runs in `dataDir`; null when none runs there. For
- * commands beside the server: it starts nothing, and does not become the owner.
+ * Returns the DSN of the service's database in the embedded Postgres of a server that runs in `dataDir`; null if none
+ * runs there. For commands beside the server: it starts nothing, and does not become the owner.
  */
 export async function findEmbedded(dataDir: string): Promise<string | null> {
   const directory = await realpath(dataDir).catch(() => null);

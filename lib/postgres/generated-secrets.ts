@@ -5,8 +5,8 @@ import { uuidv7 } from '../base/clock.ts';
 import { ConfigError, reasonOf } from '../base/errors.ts';
 
 /**
- * Makes the data dir with mode 0700, and takes the rights of others away from one that exists. Throws ConfigError when
- * it cannot be used.
+ * Makes the data dir with mode 0700. Removes the rights of others from one that exists. Throws ConfigError if it cannot
+ * be used.
  */
 export async function prepareDataDir(dataDir: string): Promise<void> {
   try {
@@ -23,29 +23,29 @@ export interface GeneratedSecret {
   path: string;
 }
 
-/** Bearer of the control API: `admin-token`, 32 random bytes in base64url. */
+/** Returns the bearer token of the control API: `admin-token`, 32 random bytes in base64url. */
 export function adminToken(dataDir: string): Promise<GeneratedSecret> {
   return once(dataDir, 'admin-token', () => randomBytes(32).toString('base64url'));
 }
 
-/** Key of stored secrets: `master-key`, 32 random bytes in base64, as RELAY_MASTER_KEY wants it. */
+/** Returns the key of stored secrets: `master-key`, 32 random bytes in base64, as RELAY_MASTER_KEY expects it. */
 export function masterKey(dataDir: string): Promise<GeneratedSecret> {
   return once(dataDir, 'master-key', () => randomBytes(32).toString('base64'));
 }
 
-/** Password of the embedded Postgres: `postgres-password`. */
+/** Returns the password of the embedded Postgres: `postgres-password`. */
 export function postgresPassword(dataDir: string): Promise<GeneratedSecret> {
   return once(dataDir, 'postgres-password', () => randomBytes(24).toString('base64url'));
 }
 
-/** Stable name of this replica: `instance-id`, a UUID. A server that starts again is known by it. */
+/** Returns the stable name of this replica: `instance-id`, a UUID. It identifies a server that starts again. */
 export async function instanceId(dataDir: string): Promise<string> {
   return (await once(dataDir, 'instance-id', () => uuidv7())).value;
 }
 
 /**
- * The content of a file of mode 0600 that is generated when it is missing. Whole and durable before it has its name, and
- * the name is taken only once: of two starters both read the same value, and a crash leaves no empty secret.
+ * Returns the content of a file of mode 0600, and generates a missing one. The file is whole and durable before it has
+ * its name, and the name is taken once: two starters read the same value, and a crash leaves no empty secret.
  */
 async function once(dataDir: string, name: string, generate: () => string): Promise<GeneratedSecret> {
   const path = join(dataDir, name);
@@ -59,12 +59,12 @@ async function once(dataDir: string, name: string, generate: () => string): Prom
   return { value: (await readSecret(path))!, path };
 }
 
-/** Puts another master key in place of the generated one; a crash leaves the one or the other, whole. */
+/** Replaces the generated master key. A crash leaves the old one or the new one, whole. */
 export async function replaceMasterKey(dataDir: string, value: string): Promise<void> {
   await rename(await writeFresh(dataDir, 'master-key', value), join(dataDir, 'master-key'));
 }
 
-/** Writes a secret durably under a name that nobody looks at, and gives its path. */
+/** Writes a secret durably under a name that nobody looks at, and returns its path. */
 async function writeFresh(dataDir: string, name: string, value: string): Promise<string> {
   const fresh = join(dataDir, `.${name}-${randomBytes(6).toString('hex')}`);
   const file = await open(fresh, 'wx', 0o600);

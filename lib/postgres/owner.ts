@@ -1,20 +1,19 @@
 import pg from 'pg';
 import { sleep } from '../base/clock.ts';
 import { ConfigError } from '../base/errors.ts';
-import { type Db, sqlState } from '../db/database.ts';
+import { sessionOf } from '../db/database.ts';
+import { CANNOT_CONNECT_NOW, INVALID_PASSWORD, sqlState } from '../db/errors.ts';
 import { ensureDatabase, ownerLockHolder, tryOwnerLock } from './owner.sql.ts';
 import { isAlive } from './postmaster.ts';
 
-const CANNOT_CONNECT_NOW = '57P03';
-const INVALID_PASSWORD = '28P01';
 const CONNECT_TIMEOUT_MS = 3_000;
-/** How long a lock may outlive its killed owner: until Postgres sees the closed connection, normally a few ms. */
+/** The time that a lock may outlive its killed owner: until Postgres sees the closed connection, normally a few ms. */
 const STALE_LOCK_MS = 20_000;
 
-/** What a connection attempt tells about the server. */
+/** The state of the server that a connection attempt found. */
 export type Attempt =
   | { kind: 'open'; client: pg.Client }
-  /** It runs, and will take connections: recovery after a crash, or a shutdown. */
+  /** It runs, and will accept connections later: recovery after a crash, or a shutdown. */
   | { kind: 'starting' }
   /** Nothing listens. */
   | { kind: 'absent' }
@@ -35,6 +34,7 @@ export async function connectOwner(dsn: string): Promise<Attempt> {
     return { kind: 'open', client };
   } catch (error) {
     await client.end().catch(() => {});
+    // Finer than the class `away` of lib/db/errors.ts: what the start does next differs for each.
     const code = (error as NodeJS.ErrnoException).code;
     if (code === CANNOT_CONNECT_NOW) return { kind: 'starting' };
     if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ECONNRESET') return { kind: 'absent' };
@@ -47,11 +47,11 @@ export async function connectOwner(dsn: string): Promise<Attempt> {
 }
 
 /**
- * Makes this process the owner of the data dir for as long as `client` lives, and makes sure that the service's database
- * exists; gives true. Throws ConfigError `data dir in use by pid N` when another server is.
+ * Makes this process the owner of the data dir for as long as `client` lives, makes sure that the service's database
+ * exists, and returns true. Throws ConfigError `data dir in use by pid N` if another server is the owner.
  */
 export async function becomeOwner(client: pg.Client): Promise<true> {
-  const session: Db = { query: (s) => client.query({ text: s.text, values: s.values as unknown[] }) };
+  const session = sessionOf(client);
   const deadline = performance.now() + STALE_LOCK_MS;
   while (!(await tryOwnerLock(session))) {
     const holder = await ownerLockHolder(session);

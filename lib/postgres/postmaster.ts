@@ -5,7 +5,7 @@ import { sleep } from '../base/clock.ts';
 import type { Account } from './account.ts';
 import { SETTINGS } from './settings.ts';
 
-/** How clients reach the server: a socket in the cluster's own directory (null), or a port of 127.0.0.1. */
+/** The transport to the server: a socket in the cluster's own directory (null), or a port of 127.0.0.1. */
 export type TcpPort = number | null;
 
 /** The number in the socket's name. No port is opened for it. */
@@ -20,17 +20,17 @@ export interface PostmasterOptions {
 }
 
 /**
- * The name of the cluster directory for a program that was started inside it. Another user cannot reach a directory
- * under a home of mode 0700 by its path, but it can reach its own working directory, and every process of Postgres keeps
- * this one. Where there is no /proc the path itself is used.
+ * Returns the name of the cluster directory for a program that was started inside it. Another user cannot reach a
+ * directory under a home of mode 0700 by its path, but it can reach its own working directory. Every process of
+ * Postgres keeps this one. Without /proc it is the path itself.
  */
 export function clusterArgument(cluster: string): string {
   return process.platform === 'linux' ? '/proc/self/cwd' : cluster;
 }
 
 /**
- * Starts Postgres in a session of its own: Ctrl-C reaches the whole foreground group, and Postgres has to outlive the
- * server's last commit. It writes to a file, because a pipe would break when this process is killed.
+ * Starts Postgres in a session of its own: Ctrl-C reaches the whole foreground group, and Postgres must outlive the
+ * server's last commit. It writes to a file, because a pipe would break if this process is killed.
  */
 export async function spawnPostmaster(options: PostmasterOptions): Promise<ChildProcess> {
   const log = await openLog(options.logFile);
@@ -62,7 +62,7 @@ function transport(port: TcpPort): Record<string, string> {
     : { listen_addresses: '127.0.0.1', unix_socket_directories: '', port: String(port) };
 }
 
-/** The log starts anew when it has passed 10 MB: it holds a few lines for each start and each refused statement. */
+/** Starts a new log after 10 MB. A log holds a few lines for each start and each refused statement. */
 async function openLog(path: string): Promise<FileHandle> {
   const flags = constants.O_CREAT | constants.O_WRONLY | constants.O_APPEND;
   const log = await open(path, flags, 0o600);
@@ -70,14 +70,14 @@ async function openLog(path: string): Promise<FileHandle> {
   return log;
 }
 
-/** What a running postmaster wrote about itself. */
+/** The facts that a running postmaster wrote about itself. */
 export interface PidFile {
   pid: number;
-  /** Null when it listens on its socket only. */
+  /** Null if it listens only on its socket. */
   port: TcpPort;
 }
 
-/** Reads `postmaster.pid`; null when there is none, or it is not complete yet. */
+/** Reads `postmaster.pid`; null if it is missing or not complete yet. */
 export async function readPidFile(cluster: string): Promise<PidFile | null> {
   const text = await readFile(join(cluster, 'postmaster.pid'), 'utf8').catch(() => '');
   const lines = text.split('\n');
@@ -86,7 +86,7 @@ export async function readPidFile(cluster: string): Promise<PidFile | null> {
   return { pid, port: lines[5]?.trim() ? Number(lines[3]) : null };
 }
 
-/** True when `pid` is a running postgres process of this very cluster. Nothing else is ever sent a signal. */
+/** True if `pid` is a running postgres process of this very cluster. No other process is ever sent a signal. */
 export async function isPostmasterOf(pid: number, cluster: string): Promise<boolean> {
   try {
     if (process.platform !== 'linux') {
@@ -97,19 +97,19 @@ export async function isPostmasterOf(pid: number, cluster: string): Promise<bool
     // " (deleted)": the package was installed again under the running server.
     return /\/postgres( \(deleted\))?$/.test(program) && directory === (await realpath(cluster));
   } catch {
-    return false; // gone, a zombie, or not ours to look at
+    return false; // ended, a zombie, or not ours to look at
   }
 }
 
-/** The pid of this cluster's running postmaster; null when there is none. */
+/** Returns the pid of this cluster's running postmaster; null if none runs. */
 export async function runningPostmaster(cluster: string): Promise<number | null> {
   const file = await readPidFile(cluster);
   return file !== null && (await isPostmasterOf(file.pid, cluster)) ? file.pid : null;
 }
 
 /**
- * Removes lock files whose pid now belongs to a foreign process: Postgres takes any living process of that number for
- * its predecessor and would refuse for ever (a container starts with the same few pids each time).
+ * Removes lock files whose pid now belongs to a foreign process. Postgres treats any living process of that number as
+ * its predecessor and would refuse for ever. A container starts with the same few pids each time.
  */
 export async function removeForeignPidFile(cluster: string): Promise<void> {
   const file = await readPidFile(cluster);
@@ -118,7 +118,7 @@ export async function removeForeignPidFile(cluster: string): Promise<void> {
   await rm(join(cluster, `.s.PGSQL.${SOCKET_PORT}.lock`), { force: true });
 }
 
-/** True when a process of that number exists, whoever owns it. */
+/** True if a process of that number exists, whichever user owns it. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -129,8 +129,8 @@ export function isAlive(pid: number): boolean {
 }
 
 /**
- * Stops the postmaster of `cluster` and resolves when it is gone: fast shutdown (running statements are cut off, a
- * checkpoint is written), after `fastMs` immediate shutdown, 5 s later SIGKILL. Signals no process that is not ours.
+ * Stops the postmaster of `cluster` and resolves when it has ended: fast shutdown (cuts off running statements, writes
+ * a checkpoint), after `fastMs` immediate shutdown, 5 s later SIGKILL. Never signals a process that is not ours.
  */
 export async function stopPostmaster(pid: number, cluster: string, fastMs: number): Promise<void> {
   const steps: [NodeJS.Signals, number][] = [

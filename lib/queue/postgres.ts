@@ -2,13 +2,16 @@ import pg from 'pg';
 import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { Db } from '../db/database.ts';
-import { notifyWake } from './postgres.sql.ts';
+import { retryUntil } from '../base/retry.ts';
+import { type Db, sessionOf } from '../db/database.ts';
+import { CHANNELS, listenToAll, notifyWake } from './postgres.sql.ts';
 import type { Wake, WakeQueue } from './queue.ts';
 
-const CHANNELS = { wake: 'relay_wake', catalog: 'relay_catalog', breakers: 'relay_breakers' } as const;
 const PROOF_EVERY_MS = 60_000;
 const PROOF_WITHIN_MS = 10_000;
+/** Pauses between two tries to connect. */
+const RETRY_MIN_MS = 100;
+const RETRY_MAX_MS = 5000;
 
 /** Wake-ups by NOTIFY. One connection of the pool for a moment, never inside a group commit. */
 export function createPostgresQueue(db: Db): WakeQueue {
@@ -54,7 +57,9 @@ export function createListener(options: ListenerOptions): Listener {
     else if (payload === 'work') options.onWake({ kind: 'work' });
   };
 
-  const session = async (): Promise<void> => {
+  /** Connects and listens; returns what waits until that connection is lost. */
+  const open = async (): Promise<() => Promise<void>> => {
+    await current?.end().catch(() => {});
     const client = new pg.Client({
       connectionString: options.dsn,
       application_name: 'relay-batch listen',
@@ -69,30 +74,35 @@ export function createListener(options: ListenerOptions): Listener {
     });
     await client.connect();
     client.on('notification', receive);
-    for (const channel of Object.values(CHANNELS)) await client.query(`listen ${channel}`);
+    const session = sessionOf(client);
+    await listenToAll(session);
     connected = true;
     options.onReconnect();
     let alive = true;
     void lost.then(() => (alive = false));
-    while (alive) {
-      await Promise.race([lost, sleep(PROOF_EVERY_MS, stopping.signal)]);
-      if (alive && !stopping.signal.aborted && !(await provesItself(client, lost))) break;
-    }
+    return async () => {
+      while (alive) {
+        await Promise.race([lost, sleep(PROOF_EVERY_MS, stopping.signal)]);
+        if (alive && !stopping.signal.aborted && !(await provesItself(client, session, lost))) break;
+      }
+    };
   };
 
   const run = async (): Promise<void> => {
-    for (let failures = 0; !stopping.signal.aborted; failures++) {
-      try {
-        await session();
-        failures = 0;
-        if (!stopping.signal.aborted) options.log.warn('listen connection lost, connecting again');
-      } catch (error) {
-        options.log.warn({ err: reasonOf(error) }, 'listen connection failed, trying again');
-      }
+    while (!stopping.signal.aborted) {
+      const opened = await retryUntil(open, {
+        min: RETRY_MIN_MS,
+        max: RETRY_MAX_MS,
+        signal: stopping.signal,
+        onFirst: (error) => options.log.warn({ err: reasonOf(error) }, 'listen connection failed, trying again'),
+      });
+      if (opened.aborted) break;
+      await opened.value();
       connected = false;
-      await current?.end().catch(() => {});
-      await sleep(Math.min(5000, 100 * 2 ** failures), stopping.signal);
+      if (!stopping.signal.aborted) options.log.warn('listen connection lost, connecting again');
+      await sleep(RETRY_MIN_MS, stopping.signal);
     }
+    await current?.end().catch(() => {});
   };
 
   const done = run();
@@ -106,7 +116,7 @@ export function createListener(options: ListenerOptions): Listener {
   };
 }
 
-async function provesItself(client: pg.Client, lost: Promise<void>): Promise<boolean> {
+async function provesItself(client: pg.Client, session: Db, lost: Promise<void>): Promise<boolean> {
   const proof = `proof:${process.pid}:${Math.random()}`;
   let timer: NodeJS.Timeout | undefined;
   const echoed = new Promise<boolean>((resolve) => {
@@ -119,7 +129,7 @@ async function provesItself(client: pg.Client, lost: Promise<void>): Promise<boo
     void lost.then(() => resolve(false));
     timer = setTimeout(() => resolve(false), PROOF_WITHIN_MS);
   });
-  client.query('select pg_notify($1, $2)', [CHANNELS.wake, proof]).catch(() => {});
+  notifyWake(session, proof).catch(() => {});
   const alive = await echoed;
   clearTimeout(timer);
   return alive;

@@ -11,6 +11,7 @@ import type { SQSBatchResponse, SQSEvent, SQSRecord } from 'aws-lambda';
 import { sleep } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 import { type WakeQueue, wakeBody } from './queue.ts';
 
 export interface SqsOptions {
@@ -30,7 +31,7 @@ const LONG_POLL_SECONDS = 20;
 const RECEIVE_AT_ONCE = 10;
 /** The handler only wakes the worker. A message whose receiver died comes back after this, not after the queue's 90 min. */
 const VISIBILITY_SECONDS = 30;
-const BACK_OFF_MIN_MS = 100;
+const BACK_OFF_MIN_MS = 200;
 const BACK_OFF_MAX_MS = 20_000;
 
 function createClient({ endpoint, client }: SqsOptions): SQSClient {
@@ -131,17 +132,22 @@ export function createSqsPoller(options: SqsPollerOptions): { stop(): Promise<vo
   };
 
   const run = async (): Promise<void> => {
-    for (let failures = 0; !stopping.signal.aborted; ) {
-      try {
-        const messages = await receive();
-        if (failures > 0) log.info('SQS answers again');
-        failures = 0;
-        if (messages.length > 0) await handle(messages);
-      } catch (error) {
-        if (stopping.signal.aborted) break;
-        if (failures++ === 0) log.warn({ err: reasonOf(error) }, 'SQS does not answer, trying again');
-        await sleep(Math.min(BACK_OFF_MAX_MS, BACK_OFF_MIN_MS * 2 ** failures), stopping.signal);
-      }
+    const away = (error: unknown) => log.warn({ err: reasonOf(error) }, 'SQS does not answer, trying again');
+    while (!stopping.signal.aborted) {
+      const received = await retryUntil(receive, {
+        min: BACK_OFF_MIN_MS,
+        max: BACK_OFF_MAX_MS,
+        signal: stopping.signal,
+        onFirst: away,
+      });
+      if (received.aborted) break;
+      if (received.failures > 0) log.info('SQS answers again');
+      if (received.value.length === 0) continue;
+      // Messages that were not handled come back by themselves, so nothing is tried again with them here.
+      await handle(received.value).catch(async (error) => {
+        away(error);
+        await sleep(BACK_OFF_MIN_MS, stopping.signal);
+      });
     }
   };
   const done = run();

@@ -1,28 +1,28 @@
 import type { Model, Policy } from '../model/catalog.ts';
 import { slug } from '../model/slug.ts';
 
-/** A grant entry by segment, as slugs; null is the wildcard that a missing segment stands for. */
+/** A grant entry by segment, as slugs. Null is the wildcard that a missing segment means. */
 interface Grant {
   provider: string | null;
   model: string | null;
   host: string | null;
 }
 
-/** A policy's grants, read once. `entries` null: the policy has none and passes every model. */
+/** A policy's grants, read once. `entries` is null for a policy without grants, which passes every model. */
 export interface Grants {
   entries: readonly Grant[] | null;
   includeDeprecated: boolean;
 }
 
-/** Reads a policy's `models`. Entries that are refused at apply (`*`, an empty segment) match nothing here. */
+/** Reads a policy's `models`. Entries that apply refuses (`*`, an empty segment) match nothing here. */
 export function readGrants(policy: Policy): Grants {
   const entries = policy.models.length === 0 ? null : policy.models.map(readGrant).filter((grant) => grant !== null);
   return { entries, includeDeprecated: policy.includeDeprecated };
 }
 
 /**
- * Whether the grants reach a model on a host (behaviour section 2, rule 4). A deprecated or sunset model needs an entry
- * that names it, or `includeDeprecated`.
+ * Returns whether the grants reach a model on a host (behaviour section 2, rule 4). A deprecated or sunset model needs
+ * an entry that names it, or `includeDeprecated`.
  */
 export function isGranted(grants: Grants, model: Model, host: string): boolean {
   const needsNaming = isDeprecated(model) && !grants.includeDeprecated;
@@ -36,7 +36,7 @@ export function isGranted(grants: Grants, model: Model, host: string): boolean {
   );
 }
 
-/** The same for a host key's tier policy: one without entries allows every model, deprecated ones too (rule 5). */
+/** The same for a host key's tier policy. One without entries allows every model, also a deprecated one (rule 5). */
 export function isAllowedByTier(grants: Grants, model: Model, host: string): boolean {
   return grants.entries === null || isGranted(grants, model, host);
 }

@@ -1,16 +1,16 @@
 import type { Catalog, Model } from '../model/catalog.ts';
 import { cutSlug, wholeSlug, wildcardSlugs } from '../model/slug.ts';
 
-/** How a requested name found its model; goes into usage events as `resolved_via`. */
+/** The way in which a requested name found its model; usage events record it as `resolved_via`. */
 export type ResolvedVia = 'name' | 'snapshot' | 'alias' | 'wildcard';
 
-/** What a name stands for. */
+/** The model that a name means, and how the name found it. */
 export interface Resolved {
   model: Model;
   via: ResolvedVia;
-  /** Name of the host that the request pins with `@`; null when it names none. */
+  /** The name of the host that the request pins with `@`; null without a pin. */
   pinned: string | null;
-  /** Goes upstream when the binding has no `upstreamName`. */
+  /** The model name that is sent upstream if the binding has no `upstreamName`. */
   wireName: string;
 }
 
@@ -19,7 +19,7 @@ interface Target {
   model: Model;
   via: 'name' | 'snapshot' | 'alias';
   text: string;
-  /** Whole slugs of `text` and of `provider/text`. */
+  /** The whole slugs of `text` and of `provider/text`. */
   bare: string;
   full: string;
   wireName: string;
@@ -35,17 +35,17 @@ interface Wildcard {
 /** Every name of a catalogue by slug. */
 export interface Names {
   exact: ReadonlyMap<string, Target>;
-  /** By literal prefix: sorted by suffix, then model name. */
+  /** Keyed by literal prefix; sorted by suffix, then model name. */
   wildcards: ReadonlyMap<string, readonly Wildcard[]>;
   /** The lengths of those prefixes, longest first. */
   prefixLengths: readonly number[];
 }
 
-/** Longer names are no names: a slug is linear work, and an item may carry megabytes in `model`. */
+/** A longer text is not a name: a slug is linear work, and an item may carry megabytes in `model`. */
 export const MAX_NAME_LENGTH = 1024;
 
 /**
- * Builds the name index of a catalogue, disabled models included (they are found and then refused). The order of the
+ * Builds the name index of a catalogue. It includes disabled models: they are found and then refused. The order of the
  * passes is the precedence of behaviour section 2: a form never replaces one that an earlier pass entered.
  */
 export function buildNames(catalog: Catalog): Names {
@@ -71,7 +71,7 @@ export function buildNames(catalog: Catalog): Names {
   return { exact, wildcards, prefixLengths };
 }
 
-/** Resolves a requested name; null when nothing answers to it. */
+/** Resolves a requested name; null if nothing matches it. */
 export function resolveName(names: Names, requested: string): Resolved | null {
   if (requested.length > MAX_NAME_LENGTH) return null;
   const whole = wholeSlug(requested);
@@ -81,7 +81,7 @@ export function resolveName(names: Names, requested: string): Resolved | null {
     const wireName = target.via === 'alias' ? callersSpelling(requested, target) : target.wireName;
     return { model: target.model, via: target.via, pinned: target.pinned, wireName };
   }
-  // A pin is glued into the slug, so a wildcard would take the host for a part of the name.
+  // The slug includes the pin, so a wildcard would treat the host as a part of the name.
   if (requested.includes('@')) return null;
   for (const length of names.prefixLengths) {
     if (length > whole.length) continue;
@@ -94,7 +94,7 @@ export function resolveName(names: Names, requested: string): Resolved | null {
   return null;
 }
 
-/** Longer forms stand under their whole slug too: those that share their first 63 characters stay apart. */
+/** A longer form also stands under its whole slug: forms that share their first 63 characters stay apart. */
 function enter(exact: Map<string, Target>, target: Target, whole: string): void {
   if (whole === '') return;
   if (!exact.has(whole)) exact.set(whole, target);
@@ -124,7 +124,7 @@ function buildWildcards(models: readonly Model[]): Map<string, Wildcard[]> {
   for (const model of models) {
     for (const alias of model.aliases) {
       const [before, after, ...more] = alias.split('*');
-      if (!before || after === undefined || more.length > 0) continue; // refused when the catalogue is applied
+      if (!before || after === undefined || more.length > 0) continue; // apply refuses these
       const { prefix, suffix } = wildcardSlugs(before, after);
       if (prefix === '') continue;
       wildcards.set(prefix, [...(wildcards.get(prefix) ?? []), { prefix, suffix, model }]);
@@ -137,8 +137,8 @@ function buildWildcards(models: readonly Model[]): Map<string, Wildcard[]> {
 }
 
 /**
- * The alias as the caller wrote it, without the `provider/` and `@host` around it. Where these cannot be told from the
- * name (`openai-nick-local`), the declared spelling.
+ * Returns the alias as the caller wrote it, without the `provider/` and `@host` around it. If the name does not show
+ * where these end (`openai-nick-local`), it returns the declared spelling.
  */
 function callersSpelling(requested: string, target: Target): string {
   const at = target.pinned === null ? -1 : requested.lastIndexOf('@');

@@ -3,7 +3,7 @@ import type { Adapter, Binding, Catalog, Host, HostKey, Model, Policy, Shape } f
 import { type Grants, isAllowedByTier, isGranted, readGrants } from './grants.ts';
 import { buildNames, MAX_NAME_LENGTH, type Names, type Resolved, type ResolvedVia, resolveName } from './names.ts';
 
-/** Routing errors of behaviour section 2; `cross_shape` has a text of its own, made of the two adapters. */
+/** The routing errors of behaviour section 2. `cross_shape` has a text of its own, made of the two adapters. */
 export const ROUTE_ERRORS = {
   model_not_found: 'model not found',
   model_disabled: 'model disabled',
@@ -19,7 +19,7 @@ export type RouteErrorCode = keyof typeof ROUTE_ERRORS | 'cross_shape';
 export interface Candidate {
   binding: Binding;
   host: Host;
-  /** Wire format and path of the call: the binding's adapter, which is not the shape in one documented exception. */
+  /** The wire format and path of the call: the binding's adapter. It differs from the shape in one exception. */
   adapter: Adapter;
   /** The model's name as the upstream knows it. */
   wireName: string;
@@ -27,7 +27,7 @@ export interface Candidate {
   keys: readonly HostKey[];
 }
 
-/** Where an item may go: candidates in the order in which they are tried. */
+/** The ways that an item may go: candidates in the order in which they are tried. */
 export interface RoutePlan {
   kind: 'plan';
   requestedModel: string;
@@ -38,7 +38,7 @@ export interface RoutePlan {
   candidates: readonly Candidate[];
 }
 
-/** Why an item can go nowhere. Names are kept as far as they were known, for the usage event. */
+/** The reason why an item can go nowhere. The names that are known are kept for the usage event. */
 export interface RouteFailure {
   kind: 'failed';
   code: RouteErrorCode;
@@ -54,11 +54,11 @@ export interface RouteRequest {
   /** The item's `model` as the caller wrote it. */
   requestedModel: string;
   shape: Shape;
-  /** The batch's policy in this catalogue; undefined when it was deleted. */
+  /** The batch's policy in this catalogue; undefined if it was deleted. */
   policy: Policy | undefined;
 }
 
-/** Routing of one catalogue: its name index, and what was planned already. */
+/** The routing of one catalogue: its name index and the plans that were made already. */
 export interface Routes {
   catalog: Catalog;
   names: Names;
@@ -67,12 +67,12 @@ export interface Routes {
   planCount: number;
 }
 
-/** Batches repeat few names thousands of times; a batch of made-up names must not grow the memo without end. */
+/** Batches repeat few names thousands of times. A batch of made-up names must not let the memo grow without end. */
 const MAX_PLANS = 16_384;
 
 const cache = new WeakMap<Catalog, Routes>();
 
-/** The routing of a catalogue; built once for each and dropped with it. */
+/** Returns the routing of a catalogue. It is built once for each catalogue and dropped with it. */
 export function routesOf(catalog: Catalog): Routes {
   let routes = cache.get(catalog);
   if (!routes) {
@@ -83,8 +83,8 @@ export function routesOf(catalog: Catalog): Routes {
 }
 
 /**
- * Plans an item. The same question gives the same object, so what is derived from a plan may be kept in a WeakMap.
- * Never throws.
+ * Plans an item. The same arguments return the same object, so a WeakMap can keep what is derived from a plan. Never
+ * throws.
  */
 export function planRoute(routes: Routes, request: RouteRequest): Route {
   const { requestedModel, shape, policy } = request;
@@ -103,7 +103,7 @@ export function planRoute(routes: Routes, request: RouteRequest): Route {
   return route;
 }
 
-/** A failure's text as behaviour section 7 has it, without the `batch item: ` before it. */
+/** Returns the text of a failure as behaviour section 7 has it, without the `batch item: ` before it. */
 export function routeFailureText(failure: RouteFailure): string {
   if (failure.code === 'cross_shape') return failure.error;
   return `route "${cutText(failure.requestedModel)}": ${failure.error}`;
@@ -171,9 +171,9 @@ function reachableBindings(catalog: Catalog, { model, pinned }: Resolved): Reach
 }
 
 /**
- * Bindings that speak the batch's shape. Without one, the documented exceptions: embeddings are served by any `openai`
- * binding, by the path of their own; an `openai_responses` item goes to an `openai` binding of the host named `openai`,
- * where Chat Completions refuses it with a status of its own.
+ * Returns the bindings that speak the batch's shape, or else the documented exceptions. Any `openai` binding serves
+ * embeddings, by their own path. An `openai_responses` item goes to an `openai` binding of the host named `openai`,
+ * where Chat Completions refuses it with its own status.
  */
 function bindingsOfShape(reachable: readonly Reachable[], shape: Shape): Reachable[] {
   const same = reachable.filter(({ binding }) => binding.adapter === shape);
@@ -184,7 +184,7 @@ function bindingsOfShape(reachable: readonly Reachable[], shape: Shape): Reachab
   return chat.filter(({ host }) => host.name === 'openai');
 }
 
-/** The `path` of a host that is bound for Chat Completions is theirs: embeddings have the one of their own below its base URL. */
+/** The `path` of a host for Chat Completions is not that of embeddings: they have their own below its base URL. */
 function withoutPath({ path: _, ...host }: Host): Host {
   return host;
 }

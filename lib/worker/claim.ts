@@ -1,8 +1,14 @@
 import { sleep } from '../base/clock.ts';
+import { reasonOf } from '../base/errors.ts';
+import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 import type { Db } from '../db/database.ts';
+import { isDatabaseAway } from '../db/errors.ts';
 import type { BatchContext, ClaimedItem } from '../model/batch.ts';
 import { claimItems, readContexts, readOpenWork, releaseUnheld } from './claim.sql.ts';
 import { planClaim } from './fair.ts';
+import { isHeld, type Tenure } from './lease/tenure.ts';
+import type { Periods } from './periods.ts';
 
 const MAX_CONTEXTS = 10_000;
 /** Pause before trying again when another replica held every batch that was wanted. */
@@ -11,15 +17,18 @@ const CONTENTION_MS = 5;
 export interface Claimer {
   /**
    * Claims up to `want` items. `more`: work that is due is left, so ask again while there is room. `nextDueMs`: when the
-   * next released item may run, null when none waits. Throws database errors: nothing is claimed then, or it is rescued.
+   * next released item may run, null when none waits. Claims nothing in a tenure that ends meanwhile. Throws database errors: nothing is claimed then, or it is rescued.
    */
-  claim(workerId: string, want: number): Promise<{ items: ClaimedItem[]; more: boolean; nextDueMs: number | null }>;
+  claim(tenure: Tenure, want: number): Promise<{ items: ClaimedItem[]; more: boolean; nextDueMs: number | null }>;
   /** Gives back what the database says is this worker's but is not in `held`: the answer of its claim was lost. */
-  releaseUnheld(workerId: string, held: ReadonlyMap<string, ReadonlySet<number>>): Promise<void>;
+  releaseUnheld(tenure: Tenure, held: ReadonlyMap<string, ReadonlySet<number>>): Promise<void>;
 }
 
 export interface ClaimerDeps {
   db: Db;
+  log: Log;
+  /** Pauses while the database is away. */
+  retry: Periods['databaseRetry'];
   instance: string;
   random(): number;
   /** Loads a catalogue newer than the one in memory before an item that was claimed under it starts. */
@@ -32,24 +41,24 @@ export interface ClaimerDeps {
 export function createClaimer(deps: ClaimerDeps): Claimer {
   let contexts = new Map<string, BatchContext>();
 
-  const contextsOf = async (ids: ReadonlySet<string>): Promise<void> => {
+  const contextsOf = async (ids: ReadonlySet<string>, { signal }: Tenure): Promise<void> => {
     const missing = [...ids].filter((id) => !contexts.has(id));
     if (missing.length === 0) return;
     if (contexts.size > MAX_CONTEXTS) contexts = new Map();
-    // The items are claimed already: without their contexts they would be held by nobody, so this waits for the database.
-    for (let failures = 0; ; failures++) {
-      try {
-        const rows = await readContexts(deps.db, [...(contexts.size === 0 ? ids : missing)]);
-        for (const context of rows) contexts.set(context.id, context);
-        return;
-      } catch {
-        await sleep(Math.min(1000, 50 * 2 ** failures));
-      }
-    }
+    const wanted = [...(contexts.size === 0 ? ids : missing)];
+    // The items are claimed already, and without their contexts nobody can run them, so this waits for the database. An
+    // error that waiting cannot mend is thrown: the claim loop logs it and releases the items.
+    const read = await retryUntil(() => readContexts(deps.db, wanted), {
+      ...deps.retry,
+      signal,
+      mends: isDatabaseAway,
+      onFirst: (error) => deps.log.warn({ err: reasonOf(error) }, 'claim waits for the database'),
+    });
+    if (!read.aborted) for (const context of read.value) contexts.set(context.id, context);
   };
 
   return {
-    async releaseUnheld(workerId, held) {
+    async releaseUnheld({ workerId }, held) {
       const batchIds: string[] = [];
       const idxs: number[] = [];
       for (const [batchId, items] of held) {
@@ -60,18 +69,22 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
       }
       await releaseUnheld(deps.db, workerId, deps.instance, batchIds, idxs);
     },
-    async claim(workerId, want) {
+    async claim(tenure, want) {
       const start = performance.now();
       const work = await readOpenWork(deps.db);
       const plan = planClaim(work.batches, want);
       if (plan.batchIds.length === 0) return { items: [], more: false, nextDueMs: work.nextDueMs };
-      const { rows, catalogVersion } = await claimItems(deps.db, workerId, plan.batchIds, plan.counts, plan.due);
+      const { rows, catalogVersion } = await claimItems(deps.db, tenure.workerId, plan.batchIds, plan.counts, plan.due);
       deps.observe((performance.now() - start) / 1000);
       if (rows.length === 0) {
         await sleep(CONTENTION_MS * (1 + 3 * deps.random()));
         return { items: [], more: true, nextDueMs: work.nextDueMs };
       }
-      await Promise.all([deps.refreshCatalog(catalogVersion), contextsOf(new Set(rows.map((row) => row.batchId)))]);
+      await Promise.all([
+        deps.refreshCatalog(catalogVersion),
+        contextsOf(new Set(rows.map((row) => row.batchId)), tenure),
+      ]);
+      if (!isHeld(tenure)) return { items: [], more: false, nextDueMs: null };
       // Under an older catalogue a new key would look deleted: the items go back until the newer one can be read.
       if (deps.catalogVersion() < catalogVersion) throw new Error('the catalogue of the claim could not be loaded');
       const items = rows.flatMap((row): ClaimedItem[] => {

@@ -1,13 +1,17 @@
+import { EventEmitter } from 'node:events';
 import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import { createClaimLoop } from './claim-loop.ts';
-import type { FinalItem, GroupCommit } from './commit.ts';
-import { createHoldings } from './holdings.ts';
+import type { GroupCommit } from './commit.ts';
+import type { FinalItem } from './commit-group.ts';
+import type { Holdings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
+import type { Tenure } from './lease/tenure.ts';
 import type { Loaded } from './load.ts';
+import type { Periods } from './periods.ts';
 import type { Releases } from './releases.ts';
 import type { Waiting } from './slot-queue.ts';
 import { createSlots, type Executor } from './slots.ts';
@@ -22,13 +26,14 @@ export interface EngineDeps<Ready extends Waiting> {
   clock: Clock;
   log: Log;
   concurrency: number;
+  periods: Periods;
   /** The lease is good and the stores take writes. */
   mayClaim(): boolean;
   /** The lease is not so old that others may have the items by now. */
   mayRun(): boolean;
-  workerId(): string;
   /** RELAY_BATCH_ON_WORKER_LOSS=discard: a call that we cut off ourselves is not made again. */
   neverTwice: boolean;
+  holdings: Holdings;
   claimer: Claimer;
   load(items: readonly ClaimedItem[]): Promise<Loaded[]>;
   runner: ItemRunner<Ready>;
@@ -42,6 +47,8 @@ export interface EngineDeps<Ready extends Waiting> {
 }
 
 export interface Engine {
+  /** Items may be claimed in this tenure. When it ends, everything of it is aborted and forgotten. */
+  begin(tenure: Tenure): void;
   /** There may be work: claim if there is room. */
   wake(): void;
   /** The same, after `ms` milliseconds; a sooner one that is due already stays. */
@@ -52,11 +59,8 @@ export interface Engine {
   settled(items: readonly FinalItem[]): void;
   /** Released items are recorded; they are held no longer. */
   letGo(items: readonly ClaimedItem[]): void;
-  heldBatches(): string[];
   /** Aborts all running calls; their items are released as soon as that can be recorded. */
   abortAll(): void;
-  /** The lease was lost: aborts everything and forgets it. */
-  dropAll(): void;
   /** Gives back items that have waited too long for a slot, and what a lost claim took; called with every beat. */
   tidy(): void;
   running(): number;
@@ -68,82 +72,38 @@ export interface Engine {
   stop(deadlineMs: number): Promise<boolean>;
 }
 
+/** What the parts of an engine tell those before them. */
+interface EngineEvents {
+  /** A slot is free. */
+  free: [];
+  /** Items are prepared: slots may be filled. */
+  prepared: [];
+  /** No chunk is being read any more. */
+  read: [];
+  /** No claim is under way any more. */
+  claimed: [];
+}
+
 /**
  * The way of an item through one worker:
  *
  *     claim loop -> intake (load, prepare) -> slots (ready, run) -> group commit | release
  *
- * Everything before the slot is done for many items at once; a slot is free as soon as the answer is in memory.
+ * Everything before the slot is done for many items at once; a slot is free as soon as the answer is in memory. The parts
+ * are made from the end of this way to its beginning, each of those behind it; what goes against it goes through events.
  */
 export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): Engine {
-  const { clock, log, commits, releases, runner } = deps;
-  const holdings = createHoldings();
+  const { clock, log, holdings, commits, releases, runner } = deps;
+  const events = new EventEmitter<EngineEvents>();
   let stopping = false;
   const idle: (() => void)[] = [];
 
   const record = (item: ClaimedItem, outcome: Outcome) => {
-    if (outcome.kind === 'final') commits.add({ item, outcome });
-    else if (outcome.kind === 'released') releases.add(item, outcome);
+    if (outcome.kind === 'final') commits.add(holdings.tenure(), { item, outcome });
+    else if (outcome.kind === 'released') releases.add(holdings.tenure(), item, outcome);
     else holdings.remove(item);
   };
 
-  const room = (woken: boolean): number => {
-    if (stopping || !deps.mayClaim() || commits.full() || releases.full()) return 0;
-    const waiting = slots.waiting() + intake.size();
-    const ahead = slots.turnover();
-    // A wake may use the whole allowance, the steady refill half of it: a new small batch then finds room at once.
-    const want = deps.concurrency + (woken ? ahead : ahead >> 1) - slots.running() - waiting;
-    // Claims of a handful cost as much as large ones: refill when half of what is ahead is used up.
-    return woken || waiting <= ahead >> 2 ? want : 0;
-  };
-
-  const fill = () => {
-    if (stopping || !deps.mayRun()) {
-      intake.giveBack();
-      return slots.giveBack();
-    }
-    slots.fill();
-    intake.go();
-    if (room(false) > 0) claims.refill();
-  };
-
-  const isQuiet = () => slots.running() === 0 && !claims.claiming() && !intake.busy();
-  const checkQuiet = () => {
-    if (stopping && isQuiet()) for (const resolve of idle.splice(0)) resolve();
-  };
-  const checkRest = () => {
-    if (!deps.onRest || stopping || holdings.byBatch().size > 0 || claims.claiming() || claims.unsure()) return;
-    deps.onRest(claims.nextDueMs());
-  };
-
-  const claims = createClaimLoop({
-    clock,
-    log,
-    claimer: deps.claimer,
-    holdings,
-    workerId: deps.workerId,
-    room,
-    take(items) {
-      intake.add(items);
-      if (stopping) intake.giveBack();
-      else if (items.length > 0) intake.go();
-    },
-    onPause() {
-      checkQuiet();
-      checkRest();
-    },
-  });
-  const intake = createIntake<Ready>({
-    log,
-    holdings,
-    load: deps.load,
-    runner,
-    hasRoom: () => slots.waiting() === 0 || slots.waitingBytes() < READ_AHEAD_BYTES,
-    add: (ready) => slots.add(ready),
-    record,
-    onPrepared: fill,
-    onPause: checkQuiet,
-  });
   const slots = createSlots<Ready>({
     clock,
     log,
@@ -154,13 +114,77 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     // Answers that cannot be recorded pile up in memory: no new calls until there is room (`settled` goes on).
     mayStart: () => !commits.full(),
     record,
-    onFree() {
-      fill();
-      checkQuiet();
+    onFree: () => events.emit('free'),
+  });
+  const intake = createIntake<Ready>({
+    log,
+    holdings,
+    load: deps.load,
+    runner,
+    hasRoom: () => slots.waiting() === 0 || slots.waitingBytes() < READ_AHEAD_BYTES,
+    add: slots.add,
+    record,
+    onPrepared: () => events.emit('prepared'),
+    onPause: () => events.emit('read'),
+  });
+  const room = (woken: boolean): number => {
+    if (stopping || !deps.mayClaim() || commits.full() || releases.full()) return 0;
+    const waiting = slots.waiting() + intake.size();
+    const ahead = slots.turnover();
+    // A wake may use the whole allowance, the steady refill half of it: a new small batch then finds room at once.
+    const want = deps.concurrency + (woken ? ahead : ahead >> 1) - slots.running() - waiting;
+    // Claims of a handful cost as much as large ones: refill when half of what is ahead is used up.
+    return woken || waiting <= ahead >> 2 ? want : 0;
+  };
+  const claims = createClaimLoop({
+    clock,
+    log,
+    periods: deps.periods,
+    claimer: deps.claimer,
+    holdings,
+    room,
+    take(items) {
+      intake.add(items);
+      if (stopping) intake.giveBack();
+      else if (items.length > 0) intake.go();
     },
+    onPause: () => events.emit('claimed'),
   });
 
+  const fill = () => {
+    if (stopping || !deps.mayRun()) {
+      intake.giveBack();
+      return slots.giveBack();
+    }
+    slots.fill();
+    intake.go();
+    if (room(false) > 0) claims.refill();
+  };
+  const isQuiet = () => slots.running() === 0 && !claims.claiming() && !intake.busy();
+  const checkQuiet = () => {
+    if (stopping && isQuiet()) for (const resolve of idle.splice(0)) resolve();
+  };
+  const checkRest = () => {
+    if (!deps.onRest || stopping || holdings.byBatch().size > 0 || claims.claiming() || claims.unsure()) return;
+    deps.onRest(claims.nextDueMs());
+  };
+  for (const event of ['free', 'prepared'] as const) events.on(event, fill);
+  for (const event of ['free', 'read', 'claimed'] as const) events.on(event, checkQuiet);
+  events.on('claimed', checkRest);
+
+  const dropAll = () => {
+    holdings.clear();
+    slots.drop();
+    intake.clear();
+    claims.forget();
+    checkQuiet();
+  };
+
   return {
+    begin(tenure) {
+      holdings.begin(tenure);
+      tenure.signal.addEventListener('abort', dropAll, { once: true });
+    },
     wake: claims.wake,
     wakeIn: claims.wakeIn,
     cancelBatch(batchId) {
@@ -179,15 +203,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       for (const item of items) holdings.remove(item);
       if (deps.onRest) claims.refill(); // to learn when they are due
     },
-    heldBatches: () => [...holdings.byBatch().keys()],
-    abortAll: () => slots.abort('stopped'),
-    dropAll() {
-      holdings.clear();
-      slots.drop();
-      intake.clear();
-      claims.forget();
-      checkQuiet();
-    },
+    abortAll: slots.stop,
     tidy() {
       if (slots.giveBackLate()) intake.giveBack();
       claims.doubt();
@@ -199,7 +215,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       claims.stop();
       slots.giveBack();
       intake.giveBack();
-      const timer = setTimeout(() => slots.abort('stopped'), deadlineMs);
+      const timer = setTimeout(slots.stop, deadlineMs);
       if (!isQuiet()) await new Promise<void>((resolve) => idle.push(resolve));
       clearTimeout(timer);
       await Promise.all([commits.flush(), releases.flush()]);

@@ -1,27 +1,35 @@
 import type { ClaimedItem } from '../model/batch.ts';
+import { NO_TENURE, type Tenure } from './lease/tenure.ts';
 
-/** What one worker holds: items that are claimed and not yet recorded, and which of their batches were cancelled. */
+/**
+ * What one worker holds in the present tenure: items that are claimed and not yet recorded, and which of their batches were
+ * cancelled.
+ */
 export interface Holdings {
   add(item: ClaimedItem): void;
   remove(item: ClaimedItem): void;
   /** The indexes held, by batch; without batches of which nothing is held. */
   byBatch(): ReadonlyMap<string, ReadonlySet<number>>;
+  /** The batches of which something is held. */
+  batchIds(): string[];
   /** The batch was cancelled: remembered while any of its items is held. */
   cancel(batchId: string): void;
   isCancelled(batchId: string): boolean;
   /** Forgets cancelled batches of which no claim brought anything. */
   prune(): void;
-  /** The lease was lost: nothing is held any more. */
+  /** The tenure in which everything held was claimed. It may have ended: then nothing is held. */
+  tenure(): Tenure;
+  /** A tenure begins, with nothing held. */
+  begin(tenure: Tenure): void;
+  /** The tenure has ended: nothing is held any more. */
   clear(): void;
-  /** Changes with `clear`: what began under another term concerns items that are not ours any more. */
-  term(): number;
 }
 
-/** Holdings of a worker that begins: none. */
+/** Holdings of a worker before its first tenure. */
 export function createHoldings(): Holdings {
   const held = new Map<string, Set<number>>();
   const cancelled = new Set<string>();
-  let term = 0;
+  let tenure = NO_TENURE;
 
   return {
     add({ batch, idx }) {
@@ -36,16 +44,19 @@ export function createHoldings(): Holdings {
       cancelled.delete(batch.id);
     },
     byBatch: () => held,
+    batchIds: () => [...held.keys()],
     cancel: (batchId) => void cancelled.add(batchId),
     isCancelled: (batchId) => cancelled.has(batchId),
     prune() {
       for (const id of cancelled) if (!held.has(id)) cancelled.delete(id);
     },
+    tenure: () => tenure,
+    begin(next) {
+      tenure = next;
+    },
     clear() {
-      term++;
       held.clear();
       cancelled.clear();
     },
-    term: () => term,
   };
 }

@@ -3,6 +3,7 @@ import type { Log } from '../base/log.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Holdings } from './holdings.ts';
 import { cancelled, type Outcome, released } from './item/outcome.ts';
+import { isHeld } from './lease/tenure.ts';
 import type { Loaded } from './load.ts';
 import type { Waiting } from './slot-queue.ts';
 
@@ -63,13 +64,13 @@ export function createIntake<Ready extends Waiting>(deps: IntakeDeps<Ready>): In
     loading = true;
     try {
       while (unread.length > 0 && deps.hasRoom()) {
-        const mine = holdings.term();
+        const tenure = holdings.tenure();
         const chunk = takeChunk();
         if (chunk.length === 0) continue;
         preparing += chunk.length;
         try {
           const prepared = await deps.runner.prepare(await deps.load(chunk));
-          if (holdings.term() !== mine) continue;
+          if (!isHeld(tenure)) continue;
           for (const one of prepared) {
             if ('outcome' in one) record(one.item, one.outcome);
             else if (holdings.isCancelled(one.ready.item.batch.id)) {
@@ -79,9 +80,9 @@ export function createIntake<Ready extends Waiting>(deps: IntakeDeps<Ready>): In
           }
         } catch (error) {
           deps.log.warn({ err: reasonOf(error) }, 'items could not be prepared, released');
-          if (holdings.term() === mine) for (const item of chunk) record(item, released(item, RETRY_MS));
+          if (isHeld(tenure)) for (const item of chunk) record(item, released(item, RETRY_MS));
         } finally {
-          if (holdings.term() === mine) preparing -= chunk.length;
+          if (isHeld(tenure)) preparing -= chunk.length;
         }
         deps.onPrepared();
       }

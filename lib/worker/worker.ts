@@ -1,21 +1,28 @@
-import { type Clock, sleep } from '../base/clock.ts';
+import { EventEmitter } from 'node:events';
+import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { retryUntil } from '../base/retry.ts';
 import type { Database } from '../db/database.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import { reserve } from '../limits/reserve.ts';
 import { type Charge, charge, type Refund, refund } from '../limits/settle.ts';
+import type { ClaimedItem } from '../model/batch.ts';
 import type { Catalog } from '../model/catalog.ts';
 import type { PayloadStore } from '../payloads/payload-store.ts';
 import type { CallResult, UpstreamClient } from '../upstream/call-result.ts';
 import { createClaimer } from './claim.ts';
-import { createGroupCommit, type FinalItem } from './commit.ts';
-import { createEngine, type Engine } from './engine.ts';
+import { createGroupCommit } from './commit.ts';
+import type { FinalItem } from './commit-group.ts';
+import { createEngine } from './engine.ts';
+import { createHoldings } from './holdings.ts';
 import { createJudge, type PreparedItem } from './item/judge.ts';
 import type { Limits } from './item/prepare.ts';
 import type { Heartbeat } from './lease/lease.sql.ts';
 import { createLease, type Lease } from './lease/lease.ts';
+import type { Tenure } from './lease/tenure.ts';
 import { loadBodies } from './load.ts';
+import type { Periods } from './periods.ts';
 import { createReleases } from './releases.ts';
 import { createItemRunner } from './runner.ts';
 
@@ -30,6 +37,7 @@ export interface WorkerDeps {
   concurrency: number;
   flushMs: number;
   itemTimeoutMs: number;
+  periods: Periods;
   onWorkerLoss: 'rerun' | 'discard';
   /** True while nothing may be claimed: the payload store is not the right one. */
   paused(): boolean;
@@ -70,157 +78,179 @@ const REFUND_WINDOW_MS = 5;
 /** A concurrency row counts for no longer than this beyond an item's time limit, whatever becomes of its worker. */
 const HOLD_MARGIN_S = 60;
 
-/** One worker: lease, claims, slots, group commit and releases, joined. */
+/** What the parts of a worker have to tell. */
+interface WorkerEvents {
+  tenure: [tenure: Tenure];
+  heartbeat: [heartbeat: Heartbeat];
+  /** No heartbeat got through for so long that others may have the items. */
+  silent: [];
+  committed: [items: readonly FinalItem[], finished: readonly string[]];
+  released: [items: readonly ClaimedItem[], finished: readonly string[], soonestMs: number];
+  /** Store or database refuse writes, or take them again. */
+  blocked: [blocked: boolean];
+}
+
+/**
+ * One worker: lease, claims, slots, group commit and releases, joined. Each part is made of parts that exist. What goes the
+ * other way, from the lease or a recorded outcome back to the engine, goes through events, which are connected last. Nothing
+ * happens before the lease is started at the end.
+ */
 export function createWorker(deps: WorkerDeps): Worker {
-  const { db, clock, log, instance } = deps;
-  let blocked = false;
-  let ready = false;
+  const { db, store, clock, log, instance, client, pool, periods } = deps;
+  const events = new EventEmitter<WorkerEvents>();
+  const started = Promise.withResolvers<void>();
   const stopping = new AbortController();
-  let markStarted: () => void = () => {};
-  const started = new Promise<void>((resolve) => {
-    markStarted = resolve;
-  });
+  let ready = false;
+  let blocked = false;
 
   const background = (name: string, work: Promise<unknown>) => {
     work.catch((error) => log.warn({ err: reasonOf(error) }, `${name} failed`));
   };
-  const refunds = createRefunds((all) => background('refund', refund(db, all)));
-  const limits: Limits = {
-    reserve: (requests) => reserve(db, requests, deps.itemTimeoutMs / 1000 + HOLD_MARGIN_S),
-    refund: refunds.add,
+  const forget = (items: readonly FinalItem[]) => {
+    for (const { outcome } of items) client.release(outcome.response);
   };
-  const letGo = (items: readonly FinalItem[]) => {
-    for (const { outcome } of items) deps.client.release(outcome.response);
-  };
-  const commits = createGroupCommit({
-    db,
-    store: deps.store,
-    clock,
-    log,
-    instance,
-    flushMs: deps.flushMs,
-    observe: deps.observe.flush,
-    onDropped: letGo,
-    onBlocked: (state) => {
-      if (blocked && !state) engine.wake();
-      blocked = state;
-    },
-    onCommitted(items, finished) {
-      countFinal(deps, items);
-      letGo(items);
-      const charges = chargesOf(items);
-      if (charges.length > 0) background('charge of token limits', charge(db, charges));
-      engine.settled(items);
-      if (finished.length > 0) deps.onFinished(finished);
-    },
-  });
-  const releases = createReleases({
-    db,
-    log,
-    instance,
-    onReleased(items, finished, soonestMs) {
-      deps.observe.released(items.length);
-      engine.letGo(items);
-      if (finished.length > 0) deps.onFinished(finished);
-      engine.wakeIn(soonestMs);
-    },
-  });
+
+  const holdings = createHoldings();
   const lease = createLease({
     db,
     clock,
     log,
     instance,
-    heldBatches: () => engine.heldBatches(),
-    onHeartbeat(heartbeat) {
-      for (const id of heartbeat.cancelled) engine.cancelBatch(id);
-      background('catalogue refresh', deps.refreshCatalog(heartbeat.catalogVersion));
-      engine.tidy();
-      deps.onHeartbeat(heartbeat);
-    },
-    onSilent: () => engine.abortAll(),
-    onLost() {
-      commits.drop();
-      releases.drop();
-      engine.dropAll();
-    },
-    onReady(workerId) {
-      commits.useWorker(workerId);
-      releases.useWorker(workerId);
-      if (ready) engine.wake();
-      else void begin();
-    },
+    periods,
+    heldBatches: holdings.batchIds,
+    onTenure: (tenure) => events.emit('tenure', tenure),
+    onHeartbeat: (heartbeat) => events.emit('heartbeat', heartbeat),
+    onSilent: () => events.emit('silent'),
   });
-  let beginning = false;
-  const begin = async () => {
-    if (beginning) return;
-    beginning = true;
-    for (let failures = 0; !stopping.signal.aborted; failures++) {
-      try {
-        const workerId = lease.id();
-        if (workerId !== null) {
-          await deps.onFirstLease(workerId);
-          break;
-        }
-      } catch (error) {
-        log.warn({ err: reasonOf(error) }, 'start of the worker waits for the database');
-      }
-      await sleep(Math.min(1000, 50 * 2 ** failures), stopping.signal);
-    }
-    ready = true;
-    markStarted();
-    engine.wake();
+  const commits = createGroupCommit({
+    db,
+    store,
+    clock,
+    log,
+    instance,
+    flushMs: deps.flushMs,
+    periods,
+    observe: deps.observe.flush,
+    onCommitted: (items, finished) => events.emit('committed', items, finished),
+    onDropped: forget,
+    onBlocked: (state) => events.emit('blocked', state),
+  });
+  const releases = createReleases({
+    db,
+    log,
+    instance,
+    retry: periods.databaseRetry,
+    onReleased: (items, finished, soonestMs) => events.emit('released', items, finished, soonestMs),
+  });
+  const claimer = createClaimer({
+    db,
+    log,
+    retry: periods.databaseRetry,
+    instance,
+    random: Math.random,
+    refreshCatalog: deps.refreshCatalog,
+    catalogVersion: () => deps.catalog().version,
+    observe: deps.observe.claim,
+  });
+  const refunds = createRefunds((all) => background('refund', refund(db, all)));
+  const limits: Limits = {
+    reserve: (requests) => reserve(db, requests, deps.itemTimeoutMs / 1000 + HOLD_MARGIN_S),
+    refund: refunds.add,
   };
-  const judge = createJudge({ catalog: deps.catalog, nowMs: lease.dbNow });
   const runner = createItemRunner({
-    judge,
+    judge: createJudge({ catalog: deps.catalog, nowMs: lease.dbNow }),
     limits,
-    client: deps.client,
-    pool: deps.pool,
+    client,
+    pool,
     clock,
     catalog: deps.catalog,
     nowMs: lease.dbNow,
     itemTimeoutMs: deps.itemTimeoutMs,
     observe: deps.observe.upstream,
   });
-  const engine: Engine = createEngine<PreparedItem>({
+  const engine = createEngine<PreparedItem>({
     clock,
     log,
     concurrency: deps.concurrency,
+    periods,
     mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
     mayRun: lease.stands,
-    workerId: () => lease.id()!,
     neverTwice: deps.onWorkerLoss === 'discard',
-    claimer: createClaimer({
-      db,
-      instance,
-      random: Math.random,
-      refreshCatalog: deps.refreshCatalog,
-      catalogVersion: () => deps.catalog().version,
-      observe: deps.observe.claim,
-    }),
-    load: (items) => loadBodies(deps.store, items),
+    holdings,
+    claimer,
+    load: (items) => loadBodies(store, items),
     runner,
     commits,
     releases,
     ...(deps.onRest ? { onRest: deps.onRest } : {}),
   });
+
+  /** Before anything is claimed, the first tenure takes back what former workers of this instance left. */
+  const takeBackFormer = async () => {
+    const takeBack = async () => {
+      const workerId = lease.id();
+      if (workerId === null) throw new Error('no lease stands');
+      await deps.onFirstLease(workerId);
+    };
+    const done = await retryUntil(takeBack, {
+      ...periods.databaseRetry,
+      signal: stopping.signal,
+      onFirst: (error) => log.warn({ err: reasonOf(error) }, 'start of the worker waits for the database'),
+    });
+    if (done.aborted) return;
+    ready = true;
+    started.resolve();
+    engine.wake();
+  };
+
+  events.on('tenure', (tenure) => {
+    engine.begin(tenure);
+    if (ready) engine.wake();
+  });
+  events.once('tenure', () => void takeBackFormer());
+  events.on('heartbeat', (heartbeat) => {
+    for (const id of heartbeat.cancelled) engine.cancelBatch(id);
+    background('catalogue refresh', deps.refreshCatalog(heartbeat.catalogVersion));
+    engine.tidy();
+    deps.onHeartbeat(heartbeat);
+  });
+  events.on('silent', engine.abortAll);
+  events.on('blocked', (state) => {
+    blocked = state;
+    if (!blocked) engine.wake();
+  });
+  events.on('committed', (items, finished) => {
+    countFinal(deps, items);
+    forget(items);
+    const charges = chargesOf(items);
+    if (charges.length > 0) background('charge of token limits', charge(db, charges));
+    engine.settled(items);
+    if (finished.length > 0) deps.onFinished(finished);
+  });
+  events.on('released', (items, finished, soonestMs) => {
+    deps.observe.released(items.length);
+    engine.letGo(items);
+    if (finished.length > 0) deps.onFinished(finished);
+    engine.wakeIn(soonestMs);
+  });
   const breakers = setInterval(() => {
-    if (engine.running() > 0) void deps.pool.refresh();
+    if (engine.running() > 0) void pool.refresh();
   }, BREAKERS_EVERY_MS);
+  lease.start();
 
   return {
     wake: engine.wake,
     cancelBatch: engine.cancelBatch,
     dbNow: lease.dbNow,
     lease,
-    started,
+    started: started.promise,
     figures: () => ({ running: engine.running(), waiting: engine.waiting(), committing: commits.size() }),
     async stop(deadlineMs) {
       stopping.abort();
       const clean = await engine.stop(deadlineMs);
       clearInterval(breakers);
       refunds.flush();
-      await deps.pool.flush();
+      await pool.flush();
       await lease.stop(clean);
     },
   };

@@ -5,8 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { isAlive, readPidFile } from '../../lib/postgres/postmaster.ts';
-
-const ROOT = join(import.meta.dirname, '../..');
+import { ROOT } from '../support/root.ts';
 
 let directory: string;
 let demo: ChildProcess;

@@ -5,9 +5,10 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments, stringify } from 'yaml';
 import { loadConfig } from '../../lib/app/config.ts';
+import { ROOT } from '../support/root.ts';
 import { definitions, render } from './support/go-template.ts';
 
-const CHART = join(import.meta.dirname, '../../infra/helm/relay-batch');
+const CHART = join(ROOT, 'infra/helm/relay-batch');
 const SECRET = {
   RELAY_PG_DSN: 'postgres://relay@db/relay',
   RELAY_MASTER_KEY: Buffer.alloc(32).toString('base64'),

@@ -4,9 +4,10 @@ import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { ENVIRONMENT, loadConfig } from '../../lib/app/config.ts';
+import { ROOT } from '../support/root.ts';
 import { parseDockerfile } from './support/dockerfile.ts';
 
-const FILE = join(import.meta.dirname, '../../infra/compose.yml');
+const FILE = join(ROOT, 'infra/compose.yml');
 const GIVEN: Record<string, string> = {
   RELAY_ADMIN_TOKEN: 'token',
   RELAY_MASTER_KEY: Buffer.alloc(32).toString('base64'),

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { createTestDatabase } from '../support/postgres.ts';
+import { ROOT } from '../support/root.ts';
 import { freePort } from '../support/server.ts';
 import { spawnUpstream } from '../support/spawn-upstream.ts';
 import { call, finished, itemsOf, submit } from './support/calls.ts';
@@ -12,7 +13,6 @@ import { catalogOf, KEYS } from './support/catalog.ts';
 import { buildStage, parseDockerfile } from './support/dockerfile.ts';
 import { startProxy } from './support/proxy.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
 const stages = parseDockerfile(await readFile(join(ROOT, 'infra/Dockerfile'), 'utf8'));
 const stageOf = (name: string) => stages.find((stage) => stage.name === name)!;
 const only = (stage: string, name: string) => stageOf(stage).instructions.filter((one) => one.name === name);

@@ -4,9 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { ROOT } from '../support/root.ts';
 
 const run = promisify(execFile);
-const SCRIPT = join(import.meta.dirname, '../../scripts/install.mjs');
+const SCRIPT = join(ROOT, 'scripts/install.mjs');
 
 // Stands in for npm: notes its arguments, and leaves what npm ci leaves behind.
 const NPM = `#!/bin/sh

@@ -1,5 +1,7 @@
 import { describe, expect, test } from 'vitest';
-import { call, completed, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { ageLeases } from '../support/aging.ts';
+import { sql } from '../support/sql.ts';
+import { call, completed, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { openScene } from './support/scene.ts';
 
 /** Items that were sent upstream more than once. */
@@ -15,7 +17,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const upstream = await scene.countingUpstream({ delayMs: 20 });
     const options = { dsn: database.dsn, upstream };
     const first = await scene.start(options);
-    const id = await submit(first, itemsOf(3000, 'kill'));
+    const id = await submit(first, itemsOf(1500, 'kill'));
     await completed(first, id, 300);
     await first.kill();
     const final = await sql<{ idx: number }>(
@@ -38,7 +40,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     );
     expect(left).toEqual({ n: 0 });
     await finished(second, id, 25_000);
-    await expectRecordedOnce(second, database.db, id, 3000);
+    await expectRecordedOnce(second, database.db, id, 1500);
     const twice = new Set(await sentTwice(upstream));
     expect(final.filter(({ idx }) => twice.has(`kill-${idx}`))).toEqual([]);
     const couldRunAgain = new Set(running.map(({ idx }) => `kill-${idx}`));
@@ -70,8 +72,8 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const database = await scene.database();
     const upstream = await scene.countingUpstream({ delayMs: 100 });
     const [first, second] = await Promise.all([
-      scene.start({ dsn: database.dsn, upstream, home: 'a' }),
-      scene.start({ dsn: database.dsn, upstream, home: 'b' }),
+      scene.start({ dsn: database.dsn, upstream, home: 'a', quick: true }),
+      scene.start({ dsn: database.dsn, upstream, home: 'b', quick: true }),
     ]);
     const id = await submit(first!, itemsOf(1200, 'two'));
     await completed(second!, id, 300);
@@ -81,7 +83,8 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
       `select idx from batch_items where batch_id = $1::uuid and state = 'completed'`,
       [id],
     );
-    await finished(second!, id, 90_000);
+    await ageLeases(database.db);
+    await finished(second!, id);
     await expectRecordedOnce(second!, database.db, id, 1200);
     const twice = new Set(await sentTwice(upstream));
     expect(final.filter(({ idx }) => twice.has(`two-${idx}`))).toEqual([]);
@@ -93,7 +96,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const database = await scene.database();
     const upstream = await scene.faultyUpstream();
     const env = { RELAY_BATCH_CONCURRENCY: '4', RELAY_BATCH_FLUSH_MS: '0' };
-    const frozen = await scene.start({ dsn: database.dsn, upstream, home: 'a', env });
+    const frozen = await scene.start({ dsn: database.dsn, upstream, home: 'a', env, quick: true });
     const answers: ((text: string) => void)[] = [];
     upstream.answerWith((_, response) => {
       response.writeHead(200, { 'content-type': 'application/json' });
@@ -103,7 +106,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     await upstream.waitForRequests(4);
     frozen.signal('SIGSTOP');
     for (const answer of answers.splice(0)) answer('of the frozen one'); // they wait in its sockets
-    const other = await scene.start({ dsn: database.dsn, upstream, home: 'b', env });
+    const other = await scene.start({ dsn: database.dsn, upstream, home: 'b', env, quick: true });
     await upstream.waitForRequests(8);
     frozen.signal('SIGCONT');
     await frozen.logged('lease lost, going on under a new id');
@@ -129,13 +132,14 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const scene = await openScene(onTestFinished);
     const database = await scene.database();
     const upstream = await scene.faultyUpstream();
-    const server = await scene.start({ dsn: database.dsn, upstream, env: { RELAY_BATCH_CONCURRENCY: '4' } });
+    const env = { RELAY_BATCH_CONCURRENCY: '4' };
+    const server = await scene.start({ dsn: database.dsn, upstream, env, quick: true });
     const letGo = upstream.hold();
     const id = await submit(server, itemsOf(30, 'alone'));
     await upstream.waitForRequests(4);
     server.signal('SIGSTOP');
     letGo();
-    await new Promise((resolve) => setTimeout(resolve, 40_000));
+    await new Promise((resolve) => setTimeout(resolve, 8000)); // longer than the lease of 6 s
     server.signal('SIGCONT');
     await finished(server, id);
     await expectRecordedOnce(server, database.db, id, 30);
@@ -175,7 +179,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     expect(status.counts.discarded).toBeGreaterThan(0);
     await expectRecordedOnce(second, database.db, id, 800);
     const errors = await sql(database.db, 'select distinct error from batch_items where error is not null');
-    expect(errors).toEqual([{ error: 'batch item: interrupted: 1 workers lost' }]);
+    expect(errors).toEqual([{ error: 'batch item: interrupted: 1 worker lost' }]);
     expect(await sentTwice(upstream)).toEqual([]);
   });
 

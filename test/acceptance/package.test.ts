@@ -14,14 +14,14 @@ import {
   prefixed,
   type Route,
 } from '../../lib/http/routes.ts';
+import { plaintextOf } from '../support/auth-catalog.ts';
 import { countdown, startPlatform, wakeEvent } from '../support/lambda.ts';
 import { createTestDatabase } from '../support/postgres.ts';
+import { ROOT } from '../support/root.ts';
 import { startUpstream } from '../support/upstream.ts';
-import { plaintextOf } from '../unit/auth-catalog.ts';
 import { itemsOf } from './support/calls.ts';
 import { catalogOf } from './support/catalog.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
 const TEMPLATE = join(ROOT, 'dist/sls/cloudformation-template-update-stack.json');
 const ZIP = join(ROOT, 'dist/sls/relay-batch.zip');
 

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { call, completed, eventually, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { call, completed, eventually, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { KEYS } from './support/catalog.ts';
 import { openScene } from './support/scene.ts';
 

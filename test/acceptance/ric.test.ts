@@ -6,13 +6,14 @@ import type { APIGatewayProxyStructuredResultV2, SQSBatchResponse } from 'aws-la
 import { describe, expect, test } from 'vitest';
 import { startPlatform, wakeEvent } from '../support/lambda.ts';
 import { createTestDatabase } from '../support/postgres.ts';
+import { ROOT } from '../support/root.ts';
 import { type LambdaProcess, RUNTIME, startFunction } from '../support/runtime-api.ts';
 import { unzip } from '../support/unzip.ts';
 import { startUpstream } from '../support/upstream.ts';
 import { itemsOf } from './support/calls.ts';
 import { catalogOf, KEYS } from './support/catalog.ts';
 
-const ZIP = join(import.meta.dirname, '../../dist/sls/relay-batch.zip');
+const ZIP = join(ROOT, 'dist/sls/relay-batch.zip');
 /** `npm run test:lambda` packages first and builds the client; the other tests may be packaging at this moment. */
 const isAsked = process.env.RELAY_TEST_LAMBDA === '1';
 const TIMEOUT_MS = 900_000;

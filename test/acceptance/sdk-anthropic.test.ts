@@ -1,7 +1,7 @@
 import Anthropic from '@anthropic-ai/sdk';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { plaintextOf } from '../support/auth-catalog.ts';
 import { type Service, startService } from '../support/service.ts';
-import { plaintextOf } from '../unit/auth-catalog.ts';
 
 // The official client, changed in nothing but its base URL and key.
 

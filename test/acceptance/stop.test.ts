@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { freePort } from '../support/server.ts';
-import { expectRecordedOnce, finished, itemsOf, sql, statusOf, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { expectRecordedOnce, finished, itemsOf, statusOf, submit } from './support/calls.ts';
 import { openScene } from './support/scene.ts';
 
 const states = 'select state::text, count(*)::int as n from batch_items group by state order by state';

@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -45,10 +44,7 @@ beforeEach(async () => {
   upstream.forget();
 });
 
-const sql = async (text: string, values: unknown[] = []) => {
-  const name = `test_${createHash('md5').update(text).digest('hex')}`;
-  return (await database.db.query<Record<string, unknown>>({ name, text, values })).rows;
-};
+const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const clients = () =>
   clientsOf({ upstream, isLambda: true, call: aws.call, sql, sweep: aws.sweep } as Parameters<typeof clientsOf>[0]);
 

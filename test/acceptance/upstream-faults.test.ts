@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { call, expectRecordedOnce, finished, itemsOf, sql, submit } from './support/calls.ts';
+import { sql } from '../support/sql.ts';
+import { call, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { catalogOf } from './support/catalog.ts';
 import { openScene } from './support/scene.ts';
 

@@ -1,9 +1,18 @@
 import { filesHandlers } from '../../handlers/files.ts';
 import { type SeenRequest, serve } from '../../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, createMatcher, FILES_ROUTES } from '../../lib/http/routes.ts';
+import { bindRoutes, createMatcher, FILES_ROUTES } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { BOUNDARY } from './files-form.ts';
-import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
+import {
+  type Answer,
+  asEvent,
+  type Call,
+  createNativeApi,
+  type NativeApi,
+  onLambda,
+  overHttp,
+  type Way,
+} from './native-api.ts';
 
 /** The files API on a real database and store, beside the native one that announces uploads. */
 export interface FilesApi {
@@ -22,13 +31,12 @@ export interface FilesApi {
 export async function createFilesApi(maxFileBytes: number, payloads?: PayloadStore): Promise<FilesApi> {
   const native = await createNativeApi(() => (payloads === undefined ? {} : { payloads }));
   const app = { ...native.app, payloads: payloads ?? native.payloads, db: native.database.db };
-  const bound = (streaming: boolean): BoundRoute[] =>
-    bindRoutes(FILES_ROUTES, filesHandlers({ ...app, streaming }, maxFileBytes));
+  const routes = bindRoutes(FILES_ROUTES, filesHandlers(app, maxFileBytes));
   const seen: SeenRequest[] = [];
   const onRequest = (request: SeenRequest) => void seen.push(request);
   const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };
-  const server = await serve({ ...listen, routes: bound(true) });
-  const find = createMatcher(bound(false));
+  const server = await serve({ ...listen, routes });
+  const find = createMatcher(onLambda(routes, app));
   return {
     native,
     payloads: app.payloads,

@@ -4,8 +4,7 @@ import { createServer, type IncomingHttpHeaders, request as send } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-
-const ROOT = join(import.meta.dirname, '../..');
+import { ROOT } from './root.ts';
 
 interface Statement {
   Action: string[];

@@ -5,7 +5,7 @@ import { cancelBatch, createBatch, getBatch, listBatches } from '../../handlers/
 import { health } from '../../handlers/health.ts';
 import { messageBatchRoutes, openaiRoutes } from '../../handlers/inference.ts';
 import type * as Functions from '../../handlers/lambda.ts';
-import { onLambda } from '../../handlers/on-lambda.ts';
+import { httpOnLambda, onLambda } from '../../handlers/on-lambda.ts';
 import { remove } from '../../handlers/remove.ts';
 import { results } from '../../handlers/results.ts';
 import { routed } from '../../handlers/routed.ts';
@@ -17,7 +17,7 @@ import type { LambdaApp } from '../../lib/app/lambda.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
 import type { Database } from '../../lib/db/database.ts';
-import type { ApiEvent, ApiHandler, ApiResult } from '../../lib/http/event.ts';
+import type { ApiHandler } from '../../lib/http/event.ts';
 import {
   type BoundRoute,
   createMatcher,
@@ -151,7 +151,7 @@ export async function startPlatform({
   };
   const own = {} as Record<ApiFunction, ApiHandler>;
   for (const [name, bind] of Object.entries(FUNCTIONS) as [ApiFunction, (app: LambdaApp) => ApiHandler][]) {
-    own[name] = onLambda<ApiEvent, ApiResult>((app) => bind(keep(app)), await envOf(name));
+    own[name] = httpOnLambda((app) => bind(keep(app)), await envOf(name));
   }
   const workerEnv = await envOf('worker');
   const bound: BoundRoute[] = ROUTES.map(([name, { method, pattern }]) => {

@@ -7,7 +7,16 @@ import type { ErrorKind } from '../../lib/model/usage-event.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch.ts';
 import { writeMessageResults } from '../../lib/surfaces/anthropic/write-results.ts';
-import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
+import {
+  type Answer,
+  asEvent,
+  type Call,
+  createNativeApi,
+  type NativeApi,
+  onLambda,
+  overHttp,
+  type Way,
+} from './native-api.ts';
 import { finish, type Outcome } from './outcomes.ts';
 
 /** How one item ends, with what its usage event says of the answer. */
@@ -47,13 +56,13 @@ export async function createMessageBatchesApi(
     for (const uuid of uuids) await compactOne(uuid);
   };
   const app: MessageBatchesApp = { ...native.app, ...deps, compact, ...options.app };
-  const bound = (streaming: boolean) => messageBatchRoutes({ ...app, streaming });
+  const routes = messageBatchRoutes(app);
   const seen: SeenRequest[] = [];
   const onRequest = (request: SeenRequest) => void seen.push(request);
   const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };
-  const server = await serve({ ...listen, routes: bound(true) });
+  const server = await serve({ ...listen, routes });
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(bound(false));
+  const find = createMatcher(onLambda(routes, deps));
   const uuidOf = (id: string) => parseMessageBatchId(id)!;
   return {
     native,

@@ -1,4 +1,4 @@
-import { createHash, randomUUID } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,13 +10,14 @@ import { systemClock } from '../../lib/base/clock.ts';
 import { ApiError } from '../../lib/base/errors.ts';
 import { createLog } from '../../lib/base/log.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
+import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
 import { type HttpServer, type SeenRequest, serve } from '../../lib/http/node.ts';
-import { bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
 import type { Catalog } from '../../lib/model/catalog.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../lib/payloads/payload-store.ts';
 import type { Wake } from '../../lib/queue/queue.ts';
-import { callers, plaintextOf } from '../unit/auth-catalog.ts';
+import { callers, plaintextOf } from './auth-catalog.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
 
 /** The two ways a request can come: over HTTP through the Node adapter, or as an API Gateway event. */
@@ -86,7 +87,6 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     maxRequestBytes: 1024 * 1024,
     maxPendingItemsPerOwner: 0,
     publicUrl: null,
-    streaming: true,
     notReady: () => null,
     authenticate: (headers) =>
       authenticate(headers, catalog, {
@@ -112,7 +112,9 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     onRequest: (request) => seen.push(request),
   });
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(bindRoutes(NATIVE_ROUTES, nativeHandlers({ ...app, streaming: false })));
+  const find = createMatcher(
+    onLambda(bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), { ...app, payloads: { ...payloads, ...app.payloads } }),
+  );
 
   return {
     database,
@@ -123,10 +125,7 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     wakes,
     seen,
     call: (way, call) => (way === 'node' ? overHttp(url, call) : asEvent(find, call)),
-    async sql(text, values = []) {
-      const name = `test_${createHash('md5').update(text).digest('hex')}`;
-      return (await database.db.query<Record<string, unknown>>({ name, text, values })).rows;
-    },
+    sql: database.sql,
     async close() {
       await server.close(0);
       await database.close();
@@ -148,6 +147,11 @@ export async function overHttp(url: string, call: Call): Promise<Answer> {
     ...(call.body === undefined ? {} : { body: call.body as NonNullable<RequestInit['body']> }),
   });
   return answerOf(response.status, response.headers, Buffer.from(await response.arrayBuffer()));
+}
+
+/** The same routes as Lambda functions serve them. */
+export function onLambda(routes: readonly BoundRoute[], deps: LambdaDeps): BoundRoute[] {
+  return routes.map((route) => ({ ...route, run: forLambda(route.run, deps) }));
 }
 
 /** One call as an API Gateway event. */

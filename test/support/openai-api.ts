@@ -14,8 +14,17 @@ import { parseBatchId } from '../../lib/surfaces/openai/find-batch.ts';
 import type { ValidateDeps } from '../../lib/surfaces/openai/validation/validate.ts';
 import { createValidator, type Validator } from '../../lib/surfaces/openai/validation/validator.ts';
 import { writeOpenaiResults } from '../../lib/surfaces/openai/write-results.ts';
-import { plaintextOf } from '../unit/auth-catalog.ts';
-import { type Answer, asEvent, type Call, createNativeApi, type NativeApi, overHttp, type Way } from './native-api.ts';
+import { plaintextOf } from './auth-catalog.ts';
+import {
+  type Answer,
+  asEvent,
+  type Call,
+  createNativeApi,
+  type NativeApi,
+  onLambda,
+  overHttp,
+  type Way,
+} from './native-api.ts';
 
 const ROUTES = [
   { method: 'POST', pattern: '/v1/batches', handler: 'createOpenaiBatch', body: 'read' },
@@ -92,7 +101,7 @@ export async function createOpenaiApi(
   };
   const bound = (): BoundRoute[] => bindRoutes(ROUTES, { ...openaiHandlers(app), createBatch: createBatch(app) });
   const server = await serve({ host: '127.0.0.1', port: 0, routes: bound(), maxBodyBytes: 4 * 1024 * 1024, log });
-  const find = createMatcher(bound());
+  const find = createMatcher(onLambda(bound(), { ...app, payloads }));
   const call = (way: Way, one: Call) =>
     way === 'node' ? overHttp(`http://127.0.0.1:${server.port}`, one) : asEvent(find, one);
   const validator = createValidator(deps);

@@ -4,6 +4,7 @@ import { inject } from 'vitest';
 import { createLog } from '../../lib/base/log.ts';
 import { createDb, type Database } from '../../lib/db/database.ts';
 import type { PgBouncer } from './pgbouncer.ts';
+import { sql } from './sql.ts';
 
 const OBJECT_IN_USE = '55006';
 
@@ -13,6 +14,8 @@ export interface TestDatabase {
   /** What a service is told of it. */
   postgresEnv: Record<string, string>;
   db: Database;
+  /** Runs a statement of the test's own and returns its rows. */
+  sql<Row extends pg.QueryResultRow = pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Row[]>;
   /** Closes the pool and drops the database, whoever is still connected. */
   close(): Promise<void>;
 }
@@ -41,6 +44,7 @@ export async function createTestDatabase(bouncer: Pick<PgBouncer, 'dsnOf'> | nul
     dsn,
     postgresEnv: pooled === undefined ? { RELAY_PG_DSN: dsn } : { RELAY_PG_DSN: pooled, RELAY_PG_DIRECT_DSN: dsn },
     db,
+    sql: (text, values) => sql(db, text, values),
     async close() {
       await db.close();
       await administer(`drop database if exists ${name} with (force)`);

@@ -4,8 +4,9 @@ import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
+import { ROOT } from './root.ts';
 
-const CLIENT = join(import.meta.dirname, '../../infra/ric/node_modules/aws-lambda-ric');
+const CLIENT = join(ROOT, 'infra/ric/node_modules/aws-lambda-ric');
 /** The runtime client as Lambda starts it, with its native part beside. Built by `npm run test:lambda`. */
 export const RUNTIME = { program: join(CLIENT, 'index.mjs'), addon: join(CLIENT, 'rapid-client.node') };
 

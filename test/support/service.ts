@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,9 +8,10 @@ import { type Server, startServer } from '../../bin/serve.ts';
 import { inferenceRoutes } from '../../handlers/inference.ts';
 import { loadConfig } from '../../lib/app/config.ts';
 import type { App } from '../../lib/app/container.ts';
+import { ILLEGAL_TRANSITION } from '../../lib/base/modes.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
-import { plaintextOf } from '../unit/auth-catalog.ts';
-import { type Answer, asEvent, type Call, overHttp, type Way } from './native-api.ts';
+import { plaintextOf } from './auth-catalog.ts';
+import { type Answer, asEvent, type Call, onLambda, overHttp, type Way } from './native-api.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
 import { startUpstream, type TestUpstream } from './upstream.ts';
 
@@ -232,19 +232,15 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   const { app } = server;
   await app.ready;
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(inferenceRoutes(lambda(app)));
+  const find = createMatcher(onLambda(inferenceRoutes(app), app));
 
-  const sql = async (text: string, values: unknown[] = []) => {
-    const name = `test_${createHash('md5').update(text).digest('hex')}`;
-    return (await database.db.query<Record<string, unknown>>({ name, text, values })).rows;
-  };
   const service: Service = {
     server,
     app,
     database,
     upstream,
     payloadDir,
-    sql,
+    sql: database.sql,
     call: (way, call) => (way === 'node' ? overHttp(url, call) : asEvent(find, call)),
     async submit(way, items, { shape = 'openai', as, headers, more = {} } = {}) {
       const members = Object.entries(more).map(([name, value]) => `,${JSON.stringify(name)}:${JSON.stringify(value)}`);
@@ -267,7 +263,8 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     finished: (id) =>
       vi.waitUntil(
         async () =>
-          (await sql('select 1 from batches where id = $1::uuid and completed_at is not null', [id])).length > 0,
+          (await database.sql('select 1 from batches where id = $1::uuid and completed_at is not null', [id])).length >
+          0,
         { interval: 10, timeout: 25_000 },
       ) as Promise<unknown> as Promise<void>,
     async run(way, items, options) {
@@ -278,7 +275,7 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
       return { id, answer, results: answer.json.results };
     },
     events: (id) =>
-      sql(
+      database.sql(
         `select e.*, r.requested_model, r.model, r.host, r.host_key, r.adapter, e.cost_nanos::text as cost
         from usage_events e left join usage_routes r on r.id = e.route
         where e.batch_id = $1::uuid order by e.batch_idx`,
@@ -287,17 +284,14 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     logged: () => lines.join(''),
     async close() {
       await server.stop();
+      const illegal = lines.filter((line) => line.includes(ILLEGAL_TRANSITION));
+      if (illegal.length > 0) throw new Error(illegal.join(''));
       if (!options.upstream) await upstream.close();
       if (!options.database) await database.close();
       await rm(home, { recursive: true, force: true });
     },
   };
   return service;
-}
-
-/** On Lambda nothing is streamed. Getters stay alive: they are read off the prototype. */
-function lambda(app: App): App {
-  return Object.create(app, { streaming: { value: false } }) as App;
 }
 
 function bytesOf(item: string | Buffer | object): Buffer {

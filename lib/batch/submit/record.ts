@@ -1,6 +1,7 @@
 import { ApiError, reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
-import { type Database, type Db, isConnectionError } from '../../db/database.ts';
+import type { Database, Db } from '../../db/database.ts';
+import { isConnectionError } from '../../db/errors.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import type { WakeQueue } from '../../queue/queue.ts';
 import { findBatch, insertBatch, lockOwner, type NewBatch, pendingItems } from '../batches.sql.ts';
@@ -71,7 +72,7 @@ export async function recordBatch(deps: RecordDeps, batch: PreparedBatch): Promi
       return made;
     });
   } catch (error) {
-    if (error instanceof ApiError || !isConnectionError(error)) {
+    if (!isConnectionError(error)) {
       await discard(deps, batch.objects);
       throw error;
     }

@@ -4,26 +4,26 @@ import { slug } from '../../model/slug.ts';
 import { name as nameField } from './fields.ts';
 import { KINDS, type Kind, SPECS, type SpecOf } from './kinds.ts';
 
-/** One thing that is wrong with a catalogue, and where. Never holds a secret or more than a cut of what was written. */
+/** One fault of a catalogue, and where it is. Never holds a secret, and only a cut of what was written. */
 export interface CatalogFault {
-  /** Path of the YAML file; null for a body of the control API. */
+  /** The path of the YAML file; null for a body of the control API. */
   file: string | null;
-  /** Number of the document in its file, from 1; null when the fault is the file's, or there is no file. */
+  /** The number of the document in its file, from 1. Null if the fault is the file's, or without a file. */
   document: number | null;
   kind: string | null;
   name: string | null;
-  /** Such as `spec.rules[0].meter`; empty when the document as a whole is meant. */
+  /** Such as `spec.rules[0].meter`; empty if the fault is the whole document's. */
   field: string;
   message: string;
 }
 
-/** What every kind may carry besides its name; the service itself makes nothing of it. */
+/** The metadata that every kind may carry besides its name. The service itself does not use it. */
 export interface Metadata {
   displayName?: string | undefined;
   labels?: Record<string, string> | undefined;
 }
 
-/** Where a document was read. */
+/** The place where a document was read. */
 export interface Where {
   file: string | null;
   document: number | null;
@@ -39,7 +39,7 @@ interface DocumentOf<K extends Kind> extends Where {
 /** A document that passed the schema of its kind. References and rules across documents are checked when it is applied. */
 export type CatalogDocument = { [K in Kind]: DocumentOf<K> }[Kind];
 
-/** A good document, or everything that is wrong with it (never an empty list). */
+/** A valid document, or all its faults (never an empty list). */
 export type Checked = { ok: true; document: CatalogDocument } | { ok: false; faults: CatalogFault[] };
 
 const label = z
@@ -57,7 +57,7 @@ const envelope = z.strictObject({
   spec: z.unknown().optional(),
 });
 
-/** Checks one document, all of it: gives every fault there is. `raw` may be anything that YAML or JSON can hold. */
+/** Checks one whole document and returns every fault. `raw` may be anything that YAML or JSON can hold. */
 export function checkDocument(raw: unknown, where: Where): Checked {
   const outer = envelope.safeParse(raw, { error: messageOf });
   const kind = kindIn(raw);
@@ -82,15 +82,15 @@ export function checkDocument(raw: unknown, where: Where): Checked {
   return { ok: false, faults };
 }
 
-/** A faulty document as far as it is good: a reference to it is no second fault, and its own references are still checked. */
+/** A faulty document as far as it is valid. A reference to it is not a second fault; its own ones are checked. */
 export interface Claim extends Where {
   kind: Kind;
   name: string;
-  /** The fields that are good by themselves. */
+  /** The fields that are valid by themselves. */
   spec: Record<string, unknown>;
 }
 
-/** What a document claims, even when it is faulty; null when its kind or name cannot be told. */
+/** Returns what a document claims, even a faulty one; null if its kind or name is missing or unknown. */
 export function claimOf(raw: unknown, where: Where): Claim | null {
   const [kind, name] = [kindIn(raw), nameIn(raw)];
   if (kind === null || name === null) return null;
@@ -112,7 +112,7 @@ function explain(
   return issue.keys.map((key) => fault(formatPath([...path, key]), 'unknown field'));
 }
 
-/** `spec.rules[0].meter`; keys that are no plain words in quotes. */
+/** `spec.rules[0].meter`; a key that is not a plain word is in quotes. */
 function formatPath(path: readonly PropertyKey[]): string {
   let out = '';
   for (const step of path) {
@@ -134,7 +134,7 @@ const TYPES: Record<string, string> = {
   array: 'a list',
 };
 
-/** Words for what zod found, where the field itself has none. Values are never echoed: one might be a secret. */
+/** Returns words for zod's finding where the field itself has none. It never repeats a value: one might be a secret. */
 function messageOf(issue: z.core.$ZodRawIssue): string | undefined {
   switch (issue.code) {
     case 'invalid_type':
@@ -165,17 +165,17 @@ function nameIn(raw: unknown): string | null {
   return typeof name === 'string' ? cutText(name) : null;
 }
 
-/** `spec:` with nothing behind it is null in YAML; kinds without required fields take it as empty. */
+/** `spec:` with nothing behind it is null in YAML. Kinds without required fields read it as empty. */
 function specIn(raw: unknown): unknown {
   return fieldOf(raw, 'spec') ?? {};
 }
 
-/** zod's records pass over a key `__proto__` silently; nothing of a catalogue is ignored. */
+/** zod's records silently ignore a key `__proto__`, but no part of a catalogue may be ignored. */
 function hasProto(raw: unknown): boolean {
   return fieldOf(fieldOf(fieldOf(raw, 'metadata'), 'labels'), '__proto__') !== undefined;
 }
 
-/** A catalogue that was refused, whole, with everything that is wrong with it. Nothing was written. */
+/** The error of a catalogue that was refused as a whole, with all its faults. Nothing was written. */
 export class CatalogError extends Error {
   readonly faults: readonly CatalogFault[];
 

@@ -19,11 +19,11 @@ export const name = z.string().regex(/^[A-Za-z0-9._-]{1,128}$/, 'must be 1-128 c
 /** A secret that is sent in a header: printable ASCII, no space at either end. The message never holds the value. */
 export const HEADER_SECRET = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/;
 
-/** What is said of a value that HEADER_SECRET refuses, wherever it came from. */
+/** The message for a value that HEADER_SECRET refuses, wherever it came from. */
 export const HEADER_SECRET_FAULT =
   'must be printable ASCII without line breaks, NUL or spaces at its ends, because it becomes a header';
 
-/** A secret inside a document; 8 KiB, as much as most servers take in a header. */
+/** A secret inside a document; at most 8 KiB, as much as most servers accept in a header. */
 export const headerSecret = z
   .string()
   .max(8192, 'must be at most 8192 characters')
@@ -36,7 +36,7 @@ const environmentName = z
 /** A secret that each replica reads from its own environment. */
 export const fromEnvironment = z.strictObject({ kind: z.literal('env'), env: environmentName });
 
-/** An http(s) URL that a path can be appended to. Messages never echo it: it might hold credentials. */
+/** An http(s) URL that a path can be appended to. Messages never repeat it: it might hold credentials. */
 export const baseURL = z
   .string()
   .max(2048, 'must be at most 2048 characters')
@@ -46,7 +46,7 @@ export const baseURL = z
   });
 
 function faultOfURL(value: string): string | null {
-  // The URL parser drops tabs and line breaks silently: they must be refused before it.
+  // The URL parser silently drops tabs and line breaks, so this check refuses them first.
   if (!/^[\x21-\x7e]+$/.test(value)) return 'must be printable ASCII without spaces or line breaks';
   const url = URL.parse(value);
   if (url === null || (url.protocol !== 'http:' && url.protocol !== 'https:')) return 'must be an http or https URL';
@@ -58,7 +58,7 @@ function faultOfURL(value: string): string | null {
   return null;
 }
 
-/** Replaces an adapter's path; may carry a query (some hosts want an API version there). */
+/** Replaces an adapter's path. It may carry a query (some hosts want an API version there). */
 export const urlPath = z
   .string()
   .max(2048, 'must be at most 2048 characters')
@@ -85,7 +85,7 @@ function isMoment(value: string): boolean {
 
 /**
  * A policy grant (behaviour section 2, rule 4): `provider`, `provider/model`, `provider@host`, `provider/model@host` or
- * `@host`. A missing segment is the wildcard, so `*` is refused rather than taken for one.
+ * `@host`. A missing segment is the wildcard, so `*` is refused instead of read as one.
  */
 export const grant = z
   .string()
@@ -95,7 +95,7 @@ export const grant = z
     'must be provider, provider/model, provider@host, provider/model@host or @host',
   );
 
-/** A list in which no entry stands twice. */
+/** A list without repeated entries. */
 export const distinct = <T extends z.ZodType<string>>(item: T, max: number) =>
   z
     .array(item)
@@ -108,5 +108,5 @@ export const distinct = <T extends z.ZodType<string>>(item: T, max: number) =>
       }
     });
 
-/** Absent is true: the default is filled in when the catalogue is loaded, not when it is stored. */
+/** Absent is true. The default is set when the catalogue is loaded, not when it is stored. */
 export const enabled = z.boolean().optional();

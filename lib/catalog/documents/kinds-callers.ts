@@ -1,13 +1,13 @@
 import { z } from 'zod';
 import { enabled, fromEnvironment, moment, name, text } from './fields.ts';
 
-/** Only a name, for attribution. */
+/** A team is only a name, for attribution. */
 export const teamSchema = z.strictObject({});
 
-/** Gives its service accounts and tokens a policy, and their usage a team. */
+/** A project sets the policy of its service accounts and tokens, and the team of their usage. */
 export const projectSchema = z.strictObject({ team: name.optional(), policy: name.optional() });
 
-/** A person: principal of keys, subject of tokens. */
+/** A person: the principal of keys and the subject of tokens. */
 export const userSchema = z.strictObject({
   email: text(320)
     .regex(/^[^\s@]+@[^\s@]+$/, 'must be an email address')
@@ -16,16 +16,16 @@ export const userSchema = z.strictObject({
   enabled,
 });
 
-/** A program: principal of keys. */
+/** A program: the principal of keys. */
 export const serviceAccountSchema = z.strictObject({ project: name, policy: name.optional(), enabled });
 
-/** A relay key: without `valueFrom` the control API makes its plaintext and shows it once. */
+/** A relay key. Without `valueFrom` the control API makes its plaintext and shows it once. */
 export const keySchema = z.strictObject({
   policy: name.optional(),
   principal: z.strictObject({ kind: z.enum(['user', 'serviceaccount']), name }).optional(),
   valueFrom: fromEnvironment.optional(),
   expiresAt: moment.optional(),
   enabled,
-  /** One way: a revoked key stays revoked, whatever is written later. */
+  /** One way: a revoked key stays revoked, whatever a later document says. */
   revoked: z.boolean().optional(),
 });

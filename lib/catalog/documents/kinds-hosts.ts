@@ -13,7 +13,7 @@ import {
   urlPath,
 } from './fields.ts';
 
-/** Where requests go. */
+/** The upstream that requests are sent to. */
 export const hostSchema = z.strictObject({
   baseURL,
   path: urlPath.optional(),
@@ -21,7 +21,7 @@ export const hostSchema = z.strictObject({
   enabled,
 });
 
-/** A credential of a host. `value` is write-only: it is sealed and taken out before the document is stored. */
+/** A credential of a host. `value` is write-only: it is sealed and removed before the document is stored. */
 export const hostKeySchema = z
   .strictObject({
     host: name,
@@ -51,7 +51,7 @@ const snapshotName = text(256).refine(
   'must contain a letter or a digit and no *',
 );
 
-/** What callers ask for. Names across models are compared in `names.ts`. */
+/** A model, as callers request it. `names.ts` compares the names of all models. */
 export const modelSchema = z.strictObject({
   provider: name.refine((value) => slug(value) !== '', 'must contain a letter or a digit'),
   aliases: distinct(alias, 1000).optional(),

@@ -21,7 +21,7 @@ const STRATEGIES = [
   'session-window',
 ] as const satisfies readonly Strategy[];
 
-/** What can be priced: `requests`, and every part of a usage event's tokens (lib/model/usage-event.ts; a test compares them). */
+/** The meters that can have a price: `requests` and all parts of lib/model/usage-event.ts (a test compares them). */
 export const PRICING_METERS = [
   'requests',
   'tokens.input',
@@ -38,7 +38,7 @@ export const PRICING_METERS = [
   'tokens.server_tool_use',
 ] as const;
 
-/** Who may use what, with which keys and under which limits. */
+/** A policy: who may use what, with which keys and under which limits. */
 export const policySchema = z
   .strictObject({
     models: distinct(grant, 10_000).optional(),
@@ -77,19 +77,19 @@ const rule = z
   .superRefine((value, ctx) => {
     const fault = (field: string, message: string) => ctx.addIssue({ code: 'custom', path: [field], message });
     if (value.meter === 'concurrency') {
-      // It needs neither window nor strategy; what a rule carries of them all the same says nothing.
+      // The meter needs neither window nor strategy. A rule that has them is accepted, and they change nothing.
       if (!Number.isInteger(value.amount)) fault('amount', 'must be a whole number for the meter concurrency');
       return;
     }
     if (value.window === undefined) fault('window', 'is required');
-    // Tokens are known only when the answer is there: only windows can be charged afterwards (behaviour section 5).
+    // Tokens are known only after the answer: only windows can be charged then (behaviour section 5).
     const windowed = value.strategy === 'sliding-window' || value.strategy === 'fixed-window';
     if (value.meter !== 'requests' && !windowed) {
       fault('strategy', `must be sliding-window or fixed-window for the meter ${value.meter}`);
     }
   });
 
-/** Rules that must all pass. Buckets belong to whoever refers to it, not to this object. */
+/** Rules that must all pass. Buckets belong to the policy or host key that refers to this object, not to the object. */
 export const rateLimitSchema = z.strictObject({
   rules: z
     .array(rule)
@@ -113,7 +113,7 @@ const rate = z.strictObject({
   aboveTokens: z.int('must be a whole number up to 2^53-1').min(0, 'must be at least 0').optional(),
 });
 
-/** Rates by meter and tier; how costs follow from them is told in behaviour section 6. */
+/** Rates by meter and tier. Behaviour section 6 documents how costs follow from them. */
 export const pricingSchema = z.strictObject({
   // Costs are summed as nano-USD: another currency would make every sum wrong.
   currency: z.literal('USD', 'must be USD: costs are accounted in US dollars').optional(),
@@ -130,7 +130,7 @@ export const pricingSchema = z.strictObject({
   enabled,
 });
 
-/** Calls `found` with the index of every entry whose key an earlier one has. */
+/** Calls `found` with the index of every entry that has the key of an earlier one. */
 function eachTwice<T>(values: readonly T[], keyOf: (value: T) => string, found: (index: number) => void): void {
   const seen = new Set<string>();
   for (const [i, value] of values.entries()) {

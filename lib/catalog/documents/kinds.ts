@@ -3,7 +3,7 @@ import { keySchema, projectSchema, serviceAccountSchema, teamSchema, userSchema 
 import { bindingSchema, hostKeySchema, hostSchema, modelSchema } from './kinds-hosts.ts';
 import { policySchema, pricingSchema, rateLimitSchema } from './kinds-policies.ts';
 
-/** Every kind of the catalogue with the schema of its `spec`; YAML and HTTP go through the same ones. */
+/** Every kind of the catalogue with the schema of its `spec`. YAML and HTTP use the same schemas. */
 export const SPECS = {
   Host: hostSchema,
   HostKey: hostKeySchema,
@@ -19,11 +19,11 @@ export const SPECS = {
   Key: keySchema,
 } as const;
 
-/** Name of a kind, as in `kind:`. */
+/** The name of a kind, as in `kind:`. */
 export type Kind = keyof typeof SPECS;
 export type SpecOf<K extends Kind> = z.infer<(typeof SPECS)[K]>;
 
-/** In the order in which they are listed and exported. */
+/** All kinds, in the order in which they are listed and exported. */
 export const KINDS = Object.keys(SPECS) as readonly Kind[];
 
 /** The plural of each kind: its collection in the control API. */
@@ -42,12 +42,12 @@ export const PLURALS = {
   Key: 'keys',
 } as const satisfies Record<Kind, string>;
 
-/** The kind behind a plural, or null. */
+/** Returns the kind of a plural, or null. */
 export function kindOfPlural(plural: string): Kind | null {
   return KINDS.find((kind) => PLURALS[kind] === plural) ?? null;
 }
 
-/** True for the name of a kind; inherited names such as `constructor` are none. */
+/** True for the name of a kind, but not for an inherited name such as `constructor`. */
 export function isKind(value: unknown): value is Kind {
   return typeof value === 'string' && Object.hasOwn(SPECS, value);
 }

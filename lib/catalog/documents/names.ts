@@ -7,9 +7,9 @@ type Written = Referrer & Where;
 type AtDocument = (document: Written, field: string, message: string) => CatalogFault;
 
 /**
- * Names that would lead to two models: model and snapshot names by slug, aliases by slug, wildcard aliases by their
- * literal parts. The fault stands at the later document; among stored and new ones always at the new one. An alias that
- * is also a model's name is no fault: names win (behaviour section 2).
+ * Returns a fault for each name that leads to two models: model and snapshot names by slug, aliases by slug, wildcard
+ * aliases by their literal parts. The fault is at the later document; between a stored and a new one, at the new one.
+ * An alias may equal a model's name: names win (behaviour section 2).
  */
 export function nameConflicts(
   stored: Iterable<Referrer>,
@@ -53,7 +53,7 @@ function aliasKey(alias: string): string {
 }
 
 /**
- * What is no fault but probably a slip: grants and replacements that name nothing there is. They are legal because a
+ * Returns hints about probable slips: grants and replacements that name nothing that exists. They are legal because a
  * grant may be written before its model.
  */
 export function hintsOf(

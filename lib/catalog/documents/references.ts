@@ -7,7 +7,7 @@ export interface Reference {
   name: string;
 }
 
-/** What an object is to this module: enough to tell what it refers to. */
+/** The view of an object that this module needs: enough to find its references. */
 export interface Referrer {
   kind: Kind;
   name: string;
@@ -15,8 +15,8 @@ export interface Referrer {
 }
 
 /**
- * Everything that an object refers to. Grants and `deprecation.replacement` are no references: grants match by provider,
- * model and host, whether these exist yet or not (see `hintsOf`).
+ * Returns everything that an object refers to. Grants and `deprecation.replacement` do not count: grants match by
+ * provider, model and host, whether these exist yet or not (see `hintsOf`).
  */
 export function referencesOf(object: Referrer): Reference[] {
   const found: Reference[] = [];
@@ -64,7 +64,7 @@ const EACH: { [K in Kind]?: (spec: SpecOf<K>, add: Add) => void } = {
   },
 };
 
-/** Who refers to one object: what a refused delete lists. */
+/** Returns the objects that refer to one object: a refused delete lists them. */
 export function referrersOf(target: { kind: Kind; name: string }, objects: Iterable<Referrer>): Referrer[] {
   return [...objects].filter((object) =>
     referencesOf(object).some((ref) => ref.kind === target.kind && ref.name === target.name),

@@ -1,11 +1,11 @@
 import { type Document, isAlias, LineCounter, parseAllDocuments, visit } from 'yaml';
 import { type CatalogDocument, type CatalogFault, type Claim, checkDocument, claimOf } from './document.ts';
 
-/** What was read of YAML, good or bad; `applyCatalog` refuses it whole when `faults` is not empty. */
+/** The documents of YAML files, valid or not. `applyCatalog` refuses all of them if `faults` is not empty. */
 export interface CatalogSource {
   documents: CatalogDocument[];
   faults: CatalogFault[];
-  /** Of documents with faults. */
+  /** The claims of documents with faults. */
   claims: Claim[];
 }
 
@@ -13,8 +13,8 @@ const MAX_DEPTH = 64;
 const MAX_ALIASES = 1000;
 
 /**
- * Reads the YAML documents of `files`, each with its path (for faults) and text. Never throws: whatever is wrong is a
- * fault with file, document number and field. Empty documents are passed over, but counted.
+ * Reads the YAML documents of `files`, each with its path (for faults) and text. Never throws: any problem becomes a
+ * fault with file, document number and field. Empty documents are ignored, but counted.
  */
 export function parseCatalog(files: readonly { file: string; text: string }[]): CatalogSource {
   const source: CatalogSource = { documents: [], faults: [], claims: [] };
@@ -61,7 +61,7 @@ function takeDocument(raw: unknown, file: string, document: number, source: Cata
   if (claim) source.claims.push(claim);
 }
 
-/** Plain data. An alias that refers to what it stands in, or a bomb of aliases, is refused before it is expanded. */
+/** Returns plain data. Refuses an alias of its own parent, or a bomb of aliases, before it is expanded. */
 function toValue(document: Document.Parsed): { raw: unknown } | { fault: string } {
   try {
     let fault: string | null = null;
@@ -69,7 +69,7 @@ function toValue(document: Document.Parsed): { raw: unknown } | { fault: string 
     visit(document, (_key, node, path) => {
       if (path.length > MAX_DEPTH) fault = 'is nested too deeply';
       else if (isAlias(node)) {
-        // Finding an alias walks the document: bounded, or a file of aliases takes minutes.
+        // The search for an alias walks the document. Without the bound, a file of aliases takes minutes.
         if (++aliases > MAX_ALIASES) fault = 'uses too many aliases';
         else if (path.some((parent) => parent === node.resolve(document))) fault = 'has an alias that contains itself';
       }

@@ -1,6 +1,6 @@
-import { ApiError, reasonOf } from '../../base/errors.ts';
+import { reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
-import { isConnectionError } from '../../db/database.ts';
+import { isConnectionError } from '../../db/errors.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import type { FileRow } from './stored-files.sql.ts';
 
@@ -19,7 +19,7 @@ export async function recordFile(
     return await insert();
   } catch (error) {
     // The answer to the commit may be what was lost: then the row is there and needs the object.
-    if (error instanceof ApiError || !isConnectionError(error)) await discard(deps, object);
+    if (!isConnectionError(error)) await discard(deps, object);
     throw error;
   }
 }

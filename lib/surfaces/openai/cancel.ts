@@ -7,9 +7,13 @@ import { endCancelled } from './validation/validation.sql.ts';
 
 export interface CancelOpenaiDeps extends CancelDeps {
   /** Writes the files of batches that have no running item; where it is not given the sweep does. Never rejects. */
-  compact?(batchIds: readonly string[]): void | Promise<void>;
-  /** False on Lambda, where nothing goes on after the answer. */
-  streaming?: boolean;
+  compact?(batchIds: readonly string[]): Promise<void>;
+}
+
+/** A cancelled batch, and the writing of its files as far as that has begun. */
+export interface Cancelled {
+  row: OpenaiBatchRow;
+  writing: Promise<void> | undefined;
 }
 
 /**
@@ -18,11 +22,7 @@ export interface CancelOpenaiDeps extends CancelDeps {
  * `cancelling` in this answer and `cancelled` when the answer goes out. Idempotent until then. Throws `not_found`, and
  * `conflict` for a batch that has ended.
  */
-export async function cancelOpenaiBatch(
-  deps: CancelOpenaiDeps,
-  owner: string,
-  publicId: string,
-): Promise<OpenaiBatchRow> {
+export async function cancelOpenaiBatch(deps: CancelOpenaiDeps, owner: string, publicId: string): Promise<Cancelled> {
   const id = parseBatchId(publicId);
   if (id === null) throw noSuchBatch(publicId);
   const { instance } = deps;
@@ -39,10 +39,10 @@ export async function cancelOpenaiBatch(
     throw new ApiError('conflict', `Cannot cancel a batch with status '${finalStatus}'.`);
   }
   const row = await requireBatch(deps.db, owner, publicId);
-  if (ran) {
-    await announceCancel(deps, id);
-    const written = deps.compact?.([id]);
-    if (deps.streaming === false) await written;
-  } else await endCancelled(deps.db, id);
-  return row;
+  if (!ran) {
+    await endCancelled(deps.db, id);
+    return { row, writing: undefined };
+  }
+  await announceCancel(deps, id);
+  return { row, writing: deps.compact?.([id]) };
 }

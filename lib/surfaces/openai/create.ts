@@ -2,7 +2,8 @@ import { hash } from 'node:crypto';
 import { type Clock, uuidv7 } from '../../base/clock.ts';
 import { ApiError } from '../../base/errors.ts';
 import { claimKey, findReplay, type PreparedBatch } from '../../batch/submit/record.ts';
-import { type Database, type Db, isConnectionError } from '../../db/database.ts';
+import type { Database, Db } from '../../db/database.ts';
+import { isConnectionError } from '../../db/errors.ts';
 import type { Attribution } from '../../model/batch.ts';
 import { uuidOfFileId } from '../files/file-object.ts';
 import { noSuchFile } from '../files/find-file.ts';
@@ -57,7 +58,7 @@ export async function createBatch(deps: CreateDeps, create: Create): Promise<Cre
       return other.batch_id;
     });
   } catch (error) {
-    if (error instanceof ApiError || !isConnectionError(error)) throw error;
+    if (!isConnectionError(error)) throw error;
     // The answer to COMMIT may be what was lost: then the batch is there.
     if ((await findOpenaiBatch(deps.db, { owner, id })) === null) throw error;
   }

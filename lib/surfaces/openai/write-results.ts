@@ -3,7 +3,7 @@ import { reasonOf, Undone } from '../../base/errors.ts';
 import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished } from '../../batch/results/compact.ts';
 import { readFinalItems } from '../../batch/results/final-items.ts';
-import { isConnectionError } from '../../db/database.ts';
+import { isConnectionError } from '../../db/errors.ts';
 import type { PayloadRef } from '../../payloads/payload-store.ts';
 import { insertFile } from '../files/stored-files.sql.ts';
 import { readCustomIds } from './custom-ids.ts';

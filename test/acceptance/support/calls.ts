@@ -1,5 +1,6 @@
 import { expect } from 'vitest';
 import type { Database } from '../../../lib/db/database.ts';
+import { sql } from '../../support/sql.ts';
 import { KEYS } from './catalog.ts';
 
 /** Where a call goes. */
@@ -94,15 +95,6 @@ export const finished = (at: At, id: string, withinMs?: number): Promise<Status>
 export const completed = (at: At, id: string, count: number, withinMs?: number): Promise<Status> =>
   until(at, id, (status) => (status.counts.completed ?? 0) >= count, withinMs);
 
-/** The rows of a statement of the test's own. */
-export async function sql<Row extends Record<string, unknown>>(
-  db: Database,
-  text: string,
-  values: unknown[] = [],
-): Promise<Row[]> {
-  return (await db.query<Row>({ name: `test_${hash(text)}`, text, values })).rows;
-}
-
 /**
  * What must hold of every finished batch, whatever happened to it: every item final, one usage event an item, no open
  * item, no concurrency row, results in order with one element an item that says the same as its row.
@@ -136,10 +128,4 @@ export async function expectRecordedOnce(at: At, db: Database, id: string, total
   for (const { state, response } of results) {
     expect(response === undefined ? 'none' : typeof response).toBe(state === 'completed' ? 'object' : 'none');
   }
-}
-
-function hash(text: string): string {
-  let h = 0;
-  for (const c of text) h = (h * 31 + c.charCodeAt(0)) | 0;
-  return String(h >>> 0);
 }

@@ -1,6 +1,6 @@
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
-import { plaintextOf } from '../../unit/auth-catalog.ts';
+import { plaintextOf } from '../../support/auth-catalog.ts';
 import { eventually } from './calls.ts';
 import type { Deployment } from './setups.ts';
 

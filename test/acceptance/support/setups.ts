@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { createHash, randomUUID } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,7 +7,6 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { CreateQueueCommand, SQSClient } from '@aws-sdk/client-sqs';
 import type * as Functions from '../../../handlers/lambda.ts';
-import type { Database } from '../../../lib/db/database.ts';
 import {
   type AwsServer,
   createBucket,
@@ -21,11 +20,10 @@ import { startPlatform } from '../../support/lambda.ts';
 import { hasDocker, startLocalStack } from '../../support/localstack.ts';
 import type { Setup } from '../../support/native-cases.ts';
 import { createTestDatabase } from '../../support/postgres.ts';
+import { ROOT } from '../../support/root.ts';
 import { SERVICE_CATALOG, SERVICE_SECRETS, startService } from '../../support/service.ts';
 import { startUpstream } from '../../support/upstream.ts';
 import { eventually } from './calls.ts';
-
-const ROOT = join(import.meta.dirname, '../../..');
 
 /** A whole service, however it is deployed, with a way behind the scenes. */
 export interface Deployment extends Setup {
@@ -92,16 +90,15 @@ async function lambda(load?: (env: Record<string, string>) => Promise<typeof Fun
       await new Promise((resolve) => setTimeout(resolve, 10));
     }
   })();
-  const sql = sqlOf(database.db);
   return {
     upstream,
     isLambda: true,
     call: platform.call,
     async waitFinished(id) {
-      const read = () => sql('select 1 from batches where id = $1::uuid and completed_at is not null', [id]);
+      const read = () => database.sql('select 1 from batches where id = $1::uuid and completed_at is not null', [id]);
       await eventually(read, (rows) => rows.length === 1, 25_000);
     },
-    sql,
+    sql: database.sql,
     sweep: () => platform.sweep(),
     denied: platform.denied,
     async close() {
@@ -112,13 +109,6 @@ async function lambda(load?: (env: Record<string, string>) => Promise<typeof Fun
       await database.close();
       await rm(dir, { recursive: true, force: true });
     },
-  };
-}
-
-function sqlOf(db: Database): Deployment['sql'] {
-  return async (text, values = []) => {
-    const name = `test_${createHash('md5').update(text).digest('hex')}`;
-    return (await db.query<Record<string, unknown>>({ name, text, values })).rows;
   };
 }
 

@@ -11,10 +11,11 @@ import { uuidv7 } from '../../../lib/base/clock.ts';
 import { createLog } from '../../../lib/base/log.ts';
 import { applyCatalog } from '../../../lib/catalog/apply.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
-import { requireMasterKey } from '../../../lib/catalog/master-key.ts';
-import { checkMasterKey, rekeySecrets } from '../../../lib/catalog/rekey.ts';
-import { createSecretBox, type SecretBox } from '../../../lib/catalog/secret-box.ts';
+import { requireMasterKey } from '../../../lib/catalog/secrets/master-key.ts';
+import { checkMasterKey, rekeySecrets } from '../../../lib/catalog/secrets/rekey.ts';
+import { createSecretBox, type SecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { listLiveInstances } from '../../../lib/worker/lease/lease.sql.ts';
+import { PERIODS } from '../../../lib/worker/periods.ts';
 import { startControl } from '../../support/catalog/control-server.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
@@ -295,7 +296,7 @@ describe('at the same time', () => {
       const ended = server.app.ready.catch((error: unknown) => error);
       await waiting(1, 'relation');
       await rekeySecrets(database.db, old, other, {
-        requireStopped: async (tx) => expect(await listLiveInstances(tx)).toEqual([]),
+        requireStopped: async (tx) => expect(await listLiveInstances(tx, PERIODS.leaseSeconds)).toEqual([]),
         alsoReseal: resealSigningKeys,
       });
       gate.resolve();

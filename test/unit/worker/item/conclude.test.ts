@@ -1,0 +1,235 @@
+import { expect, test } from 'vitest';
+import { systemClock } from '../../../../lib/base/clock.ts';
+import type { KeyPool } from '../../../../lib/keypool/pool.ts';
+import type { BatchContext } from '../../../../lib/model/batch.ts';
+import type { Catalog, HostKey, Pricing } from '../../../../lib/model/catalog.ts';
+import type { Candidate, RoutePlan } from '../../../../lib/routing/plan.ts';
+import type { CallClass, CallResult } from '../../../../lib/upstream/call-result.ts';
+import { conclude, type Run } from '../../../../lib/worker/item/conclude.ts';
+import type { PreparedItem } from '../../../../lib/worker/item/judge.ts';
+import { type Outcome, refused } from '../../../../lib/worker/item/outcome.ts';
+
+const BODY = Buffer.from('{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":2}}');
+const NOW = 1_000_000;
+const candidate = {
+  binding: { pricing: 'price' },
+  host: { name: 'up' },
+  adapter: 'openai',
+  wireName: 'm-up',
+} as Candidate;
+const key = { name: 'one', value: 'sk-host-0123456789' } as HostKey;
+const pricing: Pricing = {
+  id: 'p',
+  name: 'price',
+  currency: 'USD',
+  enabled: true,
+  rates: [
+    { meter: 'tokens.input', unit: 'per_million', amount: 1 },
+    { meter: 'tokens.output', unit: 'per_million', amount: 1 },
+  ],
+};
+
+function result(callClass: CallClass, more: Partial<CallResult> = {}): CallResult {
+  return {
+    class: callClass,
+    status: 200,
+    body: BODY,
+    parsed: JSON.parse(BODY.toString()),
+    badReason: null,
+    contentType: 'application/json',
+    upstreamRequestId: null,
+    retryAfterMs: null,
+    startedAt: NOW,
+    responseStartedAt: NOW + 5,
+    responseEndedAt: NOW + 9,
+    ...more,
+  };
+}
+
+interface Given {
+  last?: CallResult;
+  batch?: Partial<BatchContext>;
+  item?: Partial<PreparedItem['item']>;
+  aborted?: boolean;
+  reopens?: number | null;
+  refusal?: Outcome;
+  late?: boolean;
+}
+
+function concluded(given: Given): Outcome {
+  const batch = { id: 'b', surface: 'relay', maxAttempts: 1, onLimit: 'fail', ...given.batch } as BatchContext;
+  const item = {
+    batch,
+    idx: 3,
+    claimNo: 1,
+    inputOffset: 0,
+    inputLength: 2,
+    inputCrc: 0,
+    attempts: 4,
+    rounds: 0,
+    waitedMs: 0,
+    loadFailures: 0,
+    ...given.item,
+  };
+  const plan = {
+    requestedModel: 'm',
+    model: { name: 'm', provider: 'test' },
+    resolvedVia: 'name',
+    candidates: [candidate],
+  } as unknown as RoutePlan;
+  const run: Run = {
+    entry: { item, plan, catalog: { pricings: new Map([['price', pricing]]) } as unknown as Catalog } as PreparedItem,
+    calls: given.last ? 2 : 0,
+    dialled: given.last !== undefined,
+    first: given.last ?? null,
+    last: given.last ? { result: given.last, candidate, key } : null,
+    deadline: given.late ? 100 : 1000,
+    refusal: given.refusal ?? null,
+    charged: [],
+  };
+  const pool = { reopensInMs: () => given.reopens ?? null } as unknown as KeyPool;
+  const clock = { ...systemClock, monotonic: () => 500 };
+  return conclude({ pool, clock, itemTimeoutMs: 300_000, aborted: given.aborted ?? false }, run);
+}
+
+test('a success keeps the answer’s bytes, its tokens and their price', () => {
+  const outcome = concluded({ last: result('success') });
+  expect(outcome).toMatchObject({ kind: 'final', state: 'completed', error: null });
+  if (outcome.kind !== 'final') throw new Error();
+  expect(outcome.response).toBe(BODY);
+  expect(outcome.usage).toMatchObject({
+    status: 200,
+    errorKind: null,
+    errorMessage: null,
+    attempts: 6,
+    durationMs: 9,
+    startedAt: NOW,
+    finishReason: 'stop',
+    tokens: { input: 10, output: 2 },
+    costNanos: 12_000n,
+    route: { requestedModel: 'm', model: 'm', host: 'up', hostKey: 'one', pricing: 'price' },
+  });
+});
+
+test.each<[CallClass, Partial<CallResult>, string, string]>([
+  ['auth', { status: 401 }, 'upstream status 401', 'upstream_error'],
+  ['forbidden', { status: 403 }, 'upstream status 403', 'upstream_error'],
+  ['rate_limit_short', { status: 429 }, 'upstream status 429', 'upstream_error'],
+  ['rate_limit_long', { status: 429, retryAfterMs: 9000 }, 'upstream status 429', 'upstream_error'],
+  ['server_error', { status: 529 }, 'upstream status 529', 'upstream_error'],
+  ['network', { status: 0, body: null }, 'connection to upstream lost', 'upstream_error'],
+  ['unreachable', { status: 0, body: null }, 'upstream "up" unreachable after 3 attempts', 'upstream_unreachable'],
+  ['client_error', { status: 400 }, 'upstream status 400', 'upstream_error'],
+  ['too_large', {}, 'response larger than 64 MiB', 'bad_response'],
+  ['timeout', { status: 0, body: null }, 'timed out after 300s', 'timeout'],
+  ['bad_response', { badReason: 'not_json' }, 'upstream answered 200 with a body that is not JSON', 'bad_response'],
+  [
+    'bad_response',
+    { badReason: 'no_response' },
+    'upstream answered 200 with a body that is no response',
+    'bad_response',
+  ],
+  ['bad_response', { status: 201, badReason: 'error_inside' }, 'upstream answered 201 with an error', 'bad_response'],
+])('%s %o is discarded as "%s"', (callClass, more, text, kind) => {
+  const outcome = concluded({ last: result(callClass, more) });
+  expect(outcome).toMatchObject({
+    kind: 'final',
+    state: 'discarded',
+    error: `batch item: ${text}`,
+    response: null,
+    usage: { errorKind: kind, errorMessage: text, attempts: 6, tokens: null, costNanos: null, finishReason: null },
+  });
+});
+
+test('an error body is kept for the surfaces that return it, never for the native one', () => {
+  const last = result('client_error', { status: 400 });
+  expect(concluded({ last, batch: { surface: 'openai' } })).toMatchObject({ response: BODY });
+  expect(concluded({ last })).toMatchObject({ response: null });
+});
+
+test('an error body that repeats the host key is kept for nobody', () => {
+  const kept = (text: string) => {
+    const last = result('auth', { status: 401, body: Buffer.from(text) });
+    const outcome = concluded({ last, batch: { surface: 'openai' } });
+    return outcome.kind === 'final' && outcome.response?.toString();
+  };
+  const masked = '{"error":{"message":"Incorrect API key provided: sk-host*********6789."}}';
+  expect(kept(masked)).toBe(masked);
+  expect(kept(`{"error":{"message":"Incorrect API key provided: ${key.value}."}}`)).toBeUndefined();
+});
+
+test('a retryable failure whose time is up says that it timed out', () => {
+  expect(concluded({ last: result('server_error', { status: 500 }), late: true })).toMatchObject({
+    error: 'batch item: timed out after 300s',
+    usage: { errorKind: 'timeout', status: 500 },
+  });
+});
+
+test.each<CallClass>(['rate_limit_short', 'rate_limit_long', 'server_error', 'network', 'unreachable'])(
+  '%s runs again while rounds are left, doubling the pause, with Retry-After as its floor',
+  (callClass) => {
+    for (const rounds of [0, 1, 2, 8]) {
+      const outcome = concluded({ last: result(callClass), batch: { maxAttempts: 10 }, item: { rounds } });
+      if (outcome.kind !== 'released') throw new Error(`round ${rounds} is ${outcome.kind}`);
+      expect(outcome).toMatchObject({ attempts: 6, rounds: rounds + 1, loadFailed: false });
+      const base = Math.min(60_000, 1000 * 2 ** rounds);
+      expect(outcome.delayMs).toBeGreaterThanOrEqual(base / 2);
+      expect(outcome.delayMs).toBeLessThanOrEqual(base * 1.5);
+    }
+    const waits = concluded({ last: result(callClass, { retryAfterMs: 123_456 }), batch: { maxAttempts: 2 } });
+    expect(waits).toMatchObject({ kind: 'released', delayMs: 123_456 });
+    const last = concluded({ last: result(callClass), batch: { maxAttempts: 2 }, item: { rounds: 1 } });
+    expect(last).toMatchObject({ kind: 'final', state: 'discarded' });
+  },
+);
+
+test.each<CallClass>(['auth', 'forbidden', 'client_error', 'bad_response', 'too_large', 'timeout'])(
+  '%s is not run again, whatever max_attempts says',
+  (callClass) => {
+    expect(concluded({ last: result(callClass), batch: { maxAttempts: 10 } })).toMatchObject({ kind: 'final' });
+  },
+);
+
+test('an abort gives the item back with its calls counted and no round spent', () => {
+  for (const last of [undefined, result('aborted'), result('server_error'), result('unreachable'), result('auth')]) {
+    const outcome = concluded({ ...(last ? { last } : {}), aborted: true, reopens: 50 });
+    expect(outcome).toMatchObject({ kind: 'released', delayMs: 0, attempts: last ? 6 : 4, rounds: 0, waitedMs: 0 });
+  }
+});
+
+test('an answer that was complete before the abort is recorded', () => {
+  for (const last of [result('success'), result('client_error'), result('bad_response'), result('too_large')]) {
+    expect(concluded({ last, aborted: true })).toMatchObject({ kind: 'final' });
+  }
+});
+
+test('open breakers pause the item, at least 250 ms, and count what it has waited', () => {
+  expect(concluded({ reopens: 2000, item: { waitedMs: 500 } })).toMatchObject({
+    kind: 'released',
+    delayMs: 2000,
+    waitedMs: 2500,
+    attempts: 4,
+    rounds: 0,
+  });
+  expect(concluded({ reopens: 0 })).toMatchObject({ kind: 'released', delayMs: 250 });
+});
+
+test('breakers that reopen too late, or never, are no healthy keys; on_limit wait waits for the former', () => {
+  const none = {
+    kind: 'final',
+    state: 'discarded',
+    error: 'batch item: no healthy keys in pool',
+    usage: { status: 0, errorKind: 'keys_exhausted', attempts: 4, route: { host: 'up', hostKey: null } },
+  };
+  expect(concluded({ reopens: 1000, item: { waitedMs: 299_000 } })).toMatchObject({ kind: 'released' });
+  expect(concluded({ reopens: 1001, item: { waitedMs: 299_000 } })).toMatchObject(none);
+  expect(concluded({ reopens: null })).toMatchObject(none);
+  const wait = { batch: { onLimit: 'wait' as const }, item: { waitedMs: 9_000_000 } };
+  expect(concluded({ reopens: 1001, ...wait })).toMatchObject({ kind: 'released', waitedMs: 9_001_001 });
+  expect(concluded({ reopens: null, ...wait })).toMatchObject(none);
+});
+
+test('a spent tier of every key is its own refusal', () => {
+  const refusal = refused({ attempts: 4 } as PreparedItem['item'], 'rate_limited', 'rate limit exceeded: x');
+  expect(concluded({ refusal, reopens: 10 })).toBe(refusal);
+});
