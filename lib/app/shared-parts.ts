@@ -32,7 +32,7 @@ import { type Env, openPayloads, openQueue, type Wakes } from './clients.ts';
 import type { Config } from './config.ts';
 
 /** How finished batches of the SDK surfaces are written; the native form is the compactor's own. */
-export const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
+const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
 
 const USER_AGENT = 'relay-batch/0.1';
 

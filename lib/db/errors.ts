@@ -36,7 +36,11 @@ const SILENCE = /^(Query read timeout|timeout exceeded when trying to connect)$/
 const BROKEN =
   /^(Connection terminated|timeout expired|Client has encountered|The server does not support SSL|There was an error establishing an SSL)/;
 
-/** The class of anything that a statement or a transaction threw. */
+/**
+ * The class of anything that a statement or a transaction threw.
+ *
+ * @internal Exported for its tests.
+ */
 export function classOf(error: unknown): DatabaseErrorClass {
   if (error instanceof ApiError || error instanceof Undone) return 'own';
   const state = sqlState(error);

@@ -29,7 +29,7 @@ export interface ControlServer {
   close(): Promise<void>;
 }
 
-export const ADMIN_TOKEN = 'admin-token-of-this-test';
+const ADMIN_TOKEN = 'admin-token-of-this-test';
 
 /** Starts a control port. `overrides` replaces parts of the application. */
 export async function startControl(overrides: Partial<ControlApp> = {}): Promise<ControlServer> {
