@@ -31,7 +31,7 @@ const NETWORK_CODES: ReadonlySet<string> = new Set([
   ...['EHOSTUNREACH', 'EHOSTDOWN', 'ENETUNREACH', 'ENETDOWN', 'EPROTO'],
 ]);
 
-/** Texts of pg and pg-pool, which have no codes. The canary tests of `lib/runtime` provoke the two time-outs. */
+/** Texts of pg and pg-pool, which have no codes. `test/integration/db/driver-texts.test.ts` provokes each. */
 const SILENCE = /^(Query read timeout|timeout exceeded when trying to connect)$/;
 const BROKEN =
   /^(Connection terminated|timeout expired|Client has encountered|The server does not support SSL|There was an error establishing an SSL)/;

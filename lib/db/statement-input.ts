@@ -1,9 +1,8 @@
 import { sparseArray, sparseTextArray } from './arrays.ts';
 
 /**
- * Parameters with names, for a statement that has many. A definition stands in one place for the number of a parameter,
- * its type, the column it becomes, and the value that is sent for it; none of the four can be moved without the others.
- * The texts are made once, when the module is loaded.
+ * Parameters with names, for a statement that has many. One definition makes the number of a parameter, its type, the
+ * column it becomes, and the value that is sent for it. None of the four can be moved without the others. The texts are made once, when the module is loaded.
  */
 export interface StatementInput<Input, Name extends string> {
   /** How the statement writes each: `$1::uuid`, or `unnest($3::uuid[], $4::int[]) as items(batch_id, idx)`. */
