@@ -11,7 +11,7 @@ import { ApiError } from '../../lib/base/errors.ts';
 import { createLog } from '../../lib/base/log.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
 import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
-import { type HttpServer, type SeenRequest, serve } from '../../lib/http/node.ts';
+import { type HttpServer, type SeenRequest, type ServeOptions, serve } from '../../lib/http/node.ts';
 import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
 import type { Catalog } from '../../lib/model/catalog.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
@@ -56,7 +56,7 @@ export interface NativeApi extends Served {
   payloads: PayloadStore;
   app: NativeApp;
   wakes: Wake[];
-  /** Serves the routes of another surface on the same database and store, until the close. */
+  /** Serves further routes (of another surface, of the control port) on the same database and store, until the close. */
   serve(routes: readonly BoundRoute[], options?: Partial<ServeChange>): Promise<Served>;
   /** Runs a statement of the test's own. */
   sql(text: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
@@ -64,7 +64,7 @@ export interface NativeApi extends Served {
 }
 
 /** What a surface has otherwise than the native API. */
-interface ServeChange {
+interface ServeChange extends Pick<ServeOptions, 'guard'> {
   maxBodyBytes: number;
   /** In place of the application's. */
   payloads: PayloadStore;
@@ -117,10 +117,10 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
   const servers: HttpServer[] = [];
 
   const serveRoutes: NativeApi['serve'] = async (routes, options = {}) => {
-    const { maxBodyBytes = app.maxRequestBytes, nodeOnly = [] } = options;
+    const { maxBodyBytes = app.maxRequestBytes, nodeOnly = [], guard } = options;
     const seen: SeenRequest[] = [];
     const onRequest = (request: SeenRequest) => void seen.push(request);
-    const listen = { host: '127.0.0.1', port: 0, maxBodyBytes, log: app.log, onRequest };
+    const listen = { host: '127.0.0.1', port: 0, maxBodyBytes, log: app.log, onRequest, ...(guard && { guard }) };
     const server = await serve({ ...listen, routes: [...routes, ...nodeOnly] });
     servers.push(server);
     const url = `http://127.0.0.1:${server.port}`;
