@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { FOREIGN_KEY_VIOLATION, sqlState } from '../db/errors.ts';
 import type { Catalog } from '../model/catalog.ts';

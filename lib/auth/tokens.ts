@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { SignJWT } from 'jose';
 import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { currentSigningKey } from './signing-keys.ts';
 import { insertToken, markTokenRevoked, raiseUserTokenVersion, readIssueFacts } from './tokens.sql.ts';

@@ -60,7 +60,7 @@ export function isConnectionError(error: unknown): boolean {
   return known === 'away' || known === 'busy' || known === 'foreign';
 }
 
-/** Postgres could not be reached, or said that it does not work now: callers are told to come again. */
+/** Postgres could not be reached, or said that it does not work now: callers have to come again. */
 export function isDatabaseAway(error: unknown): boolean {
   return classOf(error) === 'away';
 }
@@ -68,6 +68,12 @@ export function isDatabaseAway(error: unknown): boolean {
 /** The whole transaction is run again: nothing of it was kept. */
 export function isRetryable(error: unknown): boolean {
   return classOf(error) === 'retry';
+}
+
+/** The level at which a failure is logged that is tried again: `error` for one that waiting alone will not mend. */
+export function retryLevel(error: unknown): 'warn' | 'error' {
+  const known = classOf(error);
+  return known === 'away' || known === 'busy' || known === 'retry' ? 'warn' : 'error';
 }
 
 /** The same data fails again. */

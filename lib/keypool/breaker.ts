@@ -1,6 +1,7 @@
 /**
  * The breaker of one host key: the effect of an outcome on it. Postgres applies the same rules by its own clock
  * (lib/keypool/keypool.sql.ts). This file is what a replica knows at once, before Postgres has answered.
+ * `test/integration/keypool/breaker-rules.test.ts` runs both through the same events.
  *
  *            failure (step+1)                 time over
  *   closed ---------------------> open ---------------------> half-open, one probe at a time

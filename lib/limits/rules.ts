@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { Catalog, HostKey, Meter, Model, Policy, Strategy } from '../model/catalog.ts';
+import { uuidOfHex } from '../model/public-id.ts';
 import { isGranted, readGrants } from '../routing/grants.ts';
 
 /** The owner of a bucket: the policy (all its keys share it), or a host key by its tier policy. */
@@ -134,8 +135,7 @@ function readBucketRules(catalog: Catalog, rateLimit: string, owner: Owner, mode
 
 /** 128 bits of sha256 in the form of a UUID, which Postgres stores and orders cheaply. */
 function uuidOf(parts: readonly string[]): string {
-  const hex = createHash('sha256').update(JSON.stringify(parts)).digest('hex');
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20, 32)}`;
+  return uuidOfHex(createHash('sha256').update(JSON.stringify(parts)).digest('hex'));
 }
 
 /**

@@ -1,21 +1,20 @@
 import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { isDatabaseAway } from '../db/errors.ts';
+import { createTransition, type Transitions } from '../base/modes.ts';
+import { retryLevel } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import type { Holdings } from './holdings.ts';
 import { isHeld } from './lease/tenure.ts';
+import type { Periods } from './periods.ts';
 
-/** How long a claim that was given up may still be carried out: a Postgres that stood still has it in its buffers. */
-const DOUBT_MS = 120_000;
-/** Pause after a claim that failed. */
-const RETRY_MS = 500;
 const MAX_WAIT_MS = 60_000;
 
 export interface ClaimLoopDeps {
   clock: Clock;
   log: Log;
+  periods: Pick<Periods, 'claimRetryMs' | 'doubtMs'>;
   claimer: Claimer;
   holdings: Holdings;
   /** How many items may be claimed now; `woken`: there is news of work. */
@@ -47,12 +46,39 @@ export interface ClaimLoop {
   stop(): void;
 }
 
+/**
+ * What a claim loop is doing, within one tenure.
+ *
+ *            room            nothing more to claim, or no room
+ *     idle ────────► claiming ──────────────────────────────────► idle
+ *      │              ▲  │  └── more to claim: claiming
+ *      │ a claim that │  │ failed: it may be committed all the same
+ *      │ failed may   │  ▼
+ *      └────────────► unsure ──── room ────► recovering ──► claiming
+ *        still be       ▲                        │
+ *        carried out    └──────── failed ────────┘
+ *
+ * `recovering` releases what a lost claim took, and only then is the next claim made. The end of the tenure leads from
+ * every mode back to `idle`, from `claiming` and `recovering` when their statement returns.
+ */
+type Mode = 'idle' | 'claiming' | 'unsure' | 'recovering';
+
+const TRANSITIONS: Transitions<Mode> = {
+  idle: ['claiming', 'unsure'],
+  claiming: ['claiming', 'idle', 'unsure'],
+  unsure: ['recovering', 'idle'],
+  recovering: ['claiming', 'idle', 'unsure'],
+};
+
 /** A claim loop that rests. */
 export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
-  const { clock, holdings } = deps;
-  let claiming = false;
+  const { clock, holdings, periods } = deps;
+  const transition = createTransition('claim loop', TRANSITIONS, deps.log);
+  let mode: Mode = 'idle';
+  /** News of work that came while a statement was under way. */
   let wakeAgain = false;
-  let unsure = false;
+  /** A heartbeat came while a statement was under way, and a claim that failed may still be carried out. */
+  let doubted = false;
   let doubtEnds = Number.NEGATIVE_INFINITY;
   let stopping = false;
   let dueTimer: NodeJS.Timeout | null = null;
@@ -60,9 +86,13 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
   let nextDue: number | null = null;
   let failing: 'warn' | 'error' | null = null;
 
+  const go = (to: Mode) => {
+    mode = transition(mode, to);
+  };
+  const isBusy = () => mode === 'claiming' || mode === 'recovering';
+
   const claim = async (): Promise<void> => {
-    if (claiming) return;
-    claiming = true;
+    if (isBusy()) return;
     let tenure = holdings.tenure();
     try {
       for (;;) {
@@ -71,10 +101,12 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
         const want = deps.room(woken);
         if (want <= 0) break;
         tenure = holdings.tenure();
-        if (unsure) {
+        if (mode === 'unsure') {
+          go('recovering');
           await deps.claimer.releaseUnheld(tenure, holdings.byBatch());
-          unsure = false;
+          if (!isHeld(tenure)) continue;
         }
+        go('claiming');
         const { items, more, nextDueMs } = await deps.claimer.claim(tenure, want);
         failing = null;
         if (!isHeld(tenure)) continue;
@@ -82,19 +114,22 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
         deps.take(items);
         nextDue = nextDueMs;
         if (nextDueMs !== null) wakeIn(nextDueMs);
+        if (doubted) go('unsure');
+        doubted = false;
         if (!more && !wakeAgain) break;
       }
+      if (isBusy()) go('idle');
     } catch (error) {
       if (isHeld(tenure)) {
         // The claim may have been committed all the same, so what it took is released before the next one. A claim that was
         // only given up may even be carried out later, so that is looked at again for a while.
-        unsure = true;
-        doubtEnds = clock.monotonic() + DOUBT_MS;
-      }
+        go('unsure');
+        doubtEnds = clock.monotonic() + periods.doubtMs;
+      } else go('idle');
+      doubted = false;
       logFailure(error);
-      wakeIn(RETRY_MS);
+      wakeIn(periods.claimRetryMs);
     } finally {
-      claiming = false;
       holdings.prune();
       deps.onPause();
     }
@@ -102,7 +137,7 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
 
   /** Claims go on failing twice a second: one line says that the database is away, another that something is wrong. */
   const logFailure = (error: unknown) => {
-    const level = isDatabaseAway(error) ? 'warn' : 'error';
+    const level = retryLevel(error);
     if (failing !== level) deps.log[level]({ err: reasonOf(error) }, 'claim failed');
     failing = level;
   };
@@ -129,16 +164,18 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
     wake,
     wakeIn,
     refill: () => void claim(),
-    claiming: () => claiming,
-    unsure: () => unsure,
+    claiming: isBusy,
+    unsure: () => doubted || mode === 'unsure' || mode === 'recovering',
     nextDueMs: () => nextDue,
     doubt() {
       if (stopping || clock.monotonic() > doubtEnds) return;
-      unsure = true;
+      if (mode === 'idle') go('unsure');
+      else if (isBusy()) doubted = true;
       wake();
     },
     forget() {
-      unsure = false;
+      if (mode === 'unsure') go('idle');
+      doubted = false;
       doubtEnds = Number.NEGATIVE_INFINITY;
     },
     stop() {

@@ -1,22 +1,12 @@
-import { crc32 } from 'node:zlib';
-import { type Clock, uuidv7 } from '../base/clock.ts';
-import { reasonOf } from '../base/errors.ts';
+import type { Clock } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
-import { type RetryOptions, retryUntil } from '../base/retry.ts';
+import { createTransition } from '../base/modes.ts';
 import type { Db } from '../db/database.ts';
-import { isDatabaseAway, isDataError } from '../db/errors.ts';
-import type { ClaimedItem } from '../model/batch.ts';
 import type { RouteFacts } from '../model/usage-event.ts';
-import { type PayloadStore, StorageFull } from '../payloads/payload-store.ts';
-import { commitOutcomes, type OutcomeRow, type RouteRow, routeId } from './commit.sql.ts';
-import { type Outcome, unsentFacts } from './item/outcome.ts';
+import type { PayloadStore } from '../payloads/payload-store.ts';
+import { commitGroup, type FinalItem, GROUP_TRANSITIONS, type Group, type GroupMode, isAway } from './commit-group.ts';
 import { isHeld, NO_TENURE, type Tenure } from './lease/tenure.ts';
-
-export type Final = Extract<Outcome, { kind: 'final' }>;
-export interface FinalItem {
-  item: ClaimedItem;
-  outcome: Final;
-}
+import type { Periods } from './periods.ts';
 
 /** Limits of one group (design section 3.4). */
 const GROUP_ITEMS = 256;
@@ -26,12 +16,7 @@ const FLIGHTS = 2;
 /** Above this the engine claims nothing: upstreams answer faster than the store or Postgres can take. */
 const FULL_ITEMS = 8 * GROUP_ITEMS;
 const FULL_BYTES = 64 * 1024 * 1024;
-/** A segment older than this is written again before it is committed: the orphan sweep may soon look at it. */
-const SEGMENT_MAX_AGE_MS = 3_600_000;
 const MAX_KNOWN_ROUTES = 50_000;
-/** Pauses while the database does not take a group, and while the payload store does not. */
-const DATABASE_RETRY = { min: 20, max: 1000 };
-const STORE_RETRY = { min: 50, max: 2000 };
 
 export interface GroupCommitDeps {
   db: Db;
@@ -40,6 +25,7 @@ export interface GroupCommitDeps {
   log: Log;
   instance: string;
   flushMs: number;
+  periods: Pick<Periods, 'databaseRetry' | 'storeRetry'>;
   /** The group is committed, or part of it was no longer ours; `finished` batches have no open item any more. */
   onCommitted(items: readonly FinalItem[], finished: readonly string[]): void;
   /** These will never be recorded by us: their tenure has ended. */
@@ -65,7 +51,7 @@ export interface GroupCommit {
  */
 export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
   let tenure = NO_TENURE;
-  let blockedGroups = 0;
+  let away = 0;
   let buffer: FinalItem[] = [];
   let bufferedBytes = 0;
   let pending = 0;
@@ -73,6 +59,7 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
   let flights = 0;
   let timer: NodeJS.Timeout | null = null;
   const waiters: (() => void)[] = [];
+  const transition = createTransition('group of outcomes', GROUP_TRANSITIONS, deps.log);
   let knownRoutes = new Map<RouteFacts, string>();
 
   const settle = () => {
@@ -85,9 +72,8 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
       buffer.length > 0 &&
       (all || buffer.length >= GROUP_ITEMS || bufferedBytes >= GROUP_BYTES)
     ) {
-      const { group, bytes } = takeGroup();
       flights++;
-      void fly(group, bytes);
+      void fly(takeGroup());
     }
     if (buffer.length > 0 && timer === null && flights < FLIGHTS) {
       timer = setTimeout(() => {
@@ -97,44 +83,49 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
     }
   };
 
-  const takeGroup = () => {
+  const takeGroup = (): Group => {
     let bytes = 0;
     let n = 0;
     while (n < buffer.length && n < GROUP_ITEMS && (n === 0 || bytes < GROUP_BYTES)) {
       bytes += buffer[n++]!.outcome.response?.length ?? 0;
     }
-    const group = n === buffer.length ? buffer : buffer.slice(0, n);
+    const items = n === buffer.length ? buffer : buffer.slice(0, n);
     buffer = n === buffer.length ? [] : buffer.slice(n);
     bufferedBytes -= bytes;
-    return { group, bytes };
+    items.sort(byPosition);
+    let mode: GroupMode = 'writing';
+    return {
+      tenure,
+      items,
+      bytes,
+      go(to) {
+        const change = Number(isAway(to)) - Number(isAway(mode));
+        mode = transition(mode, to);
+        away += change;
+        // Two groups may be under way: writes are taken again when none of them waits.
+        if (change === 1 && away === 1) deps.onBlocked(true);
+        else if (change === -1 && away === 0) deps.onBlocked(false);
+      },
+    };
   };
 
-  const fly = async (group: FinalItem[], bytes: number) => {
-    const mine = tenure;
+  const fly = async (group: Group) => {
+    const { items, bytes } = group;
     const start = deps.clock.monotonic();
     try {
-      group.sort(byPosition);
-      const finished = await commitGroup(deps, { tenure: mine, group, knownRoutes, block });
-      deps.observe({ items: group.length, bytes, seconds: (deps.clock.monotonic() - start) / 1000 });
-      if (isHeld(mine)) deps.onCommitted(group, finished);
+      const finished = await commitGroup({ ...deps, knownRoutes }, group);
+      deps.observe({ items: items.length, bytes, seconds: (deps.clock.monotonic() - start) / 1000 });
+      if (isHeld(group.tenure)) deps.onCommitted(items, finished);
     } finally {
       if (knownRoutes.size > MAX_KNOWN_ROUTES) knownRoutes = new Map();
       flights--;
-      if (!isHeld(mine)) deps.onDropped(group);
-      else {
-        pending -= group.length;
+      if (isHeld(group.tenure)) {
+        pending -= items.length;
         pendingBytes -= bytes;
-      }
+      } else deps.onDropped(items);
       settle();
       launch(waiters.length > 0);
     }
-  };
-
-  /** Two groups may be under way: writes are taken again when none of them waits. */
-  const block = (more: 1 | -1) => {
-    const before = blockedGroups;
-    blockedGroups += more;
-    if (before === 0 || blockedGroups === 0) deps.onBlocked(blockedGroups > 0);
   };
 
   const drop = () => {
@@ -174,140 +165,4 @@ function byPosition(a: FinalItem, b: FinalItem): number {
   const x = a.item.batch.id;
   const y = b.item.batch.id;
   return x < y ? -1 : x > y ? 1 : a.item.idx - b.item.idx;
-}
-
-interface Group {
-  /** Nothing more is written once it has ended. */
-  tenure: Tenure;
-  group: readonly FinalItem[];
-  knownRoutes: Map<RouteFacts, string>;
-  /** One group more, or less, waits for the store or the database. */
-  block(more: 1 | -1): void;
-}
-
-/** Repeats a step of a group until it succeeds; null when the tenure ends first. */
-async function insist<T>(g: Group, step: () => Promise<T>, options: RetryOptions): Promise<T | null> {
-  let blocked = false;
-  const onFirst = (error: unknown) => {
-    blocked = true;
-    g.block(1);
-    options.onFirst?.(error);
-  };
-  const done = await retryUntil(step, { ...options, signal: g.tenure.signal, onFirst });
-  if (blocked) g.block(-1);
-  return done.aborted ? null : done.value;
-}
-
-/** Writes the segment and commits; waits out storage and database faults. Gives the finished batches. */
-async function commitGroup(deps: GroupCommitDeps, g: Group): Promise<string[]> {
-  let segment = await writeSegment(deps, g);
-  // The outcome of a commit whose answer was lost is unknown; running the statement again is safe, because rows that it
-  // made final do not match the guard any more. Whatever else Postgres says (read-only after a failover, say) is waited
-  // out as well: giving up would mean to call the upstreams again.
-  const commit = async () => {
-    if (segment?.id && deps.clock.now() - segment.at > SEGMENT_MAX_AGE_MS) segment = await writeSegment(deps, g);
-    return segment === null ? [] : commitRows(deps, g, segment.id, segment.rows);
-  };
-  const onFirst = (error: unknown) =>
-    deps.log[isDatabaseAway(error) ? 'warn' : 'error']({ err: reasonOf(error) }, 'group commit waits for the database');
-  return (await insist(g, commit, { ...DATABASE_RETRY, onFirst })) ?? [];
-}
-
-/** One statement for the group; on bad data it is halved until the single bad row stands alone. */
-async function commitRows(
-  deps: GroupCommitDeps,
-  g: Group,
-  segmentId: string | null,
-  rows: readonly OutcomeRow[],
-): Promise<string[]> {
-  const fresh = new Map<string, RouteRow>();
-  const routes = rows.map((row) => {
-    const facts = row.usage.route;
-    const known = g.knownRoutes.get(facts);
-    if (known !== undefined) return known;
-    const id = routeId(facts);
-    fresh.set(id, { id, facts });
-    return id;
-  });
-  try {
-    const result = await commitOutcomes(deps.db, {
-      workerId: g.tenure.workerId,
-      instance: deps.instance,
-      segmentId,
-      rows,
-      routes,
-      newRoutes: [...fresh.values()],
-    });
-    for (const route of fresh.values()) g.knownRoutes.set(route.facts, route.id);
-    if (result.committed < rows.length) {
-      deps.log.warn({ lost: rows.length - result.committed }, 'outcomes dropped: the items are no longer ours');
-    }
-    return result.finished;
-  } catch (error) {
-    if (!isDataError(error)) throw error;
-    if (rows.length > 1) {
-      const half = rows.length >> 1;
-      const left = await commitRows(deps, g, segmentId, rows.slice(0, half));
-      return left.concat(await commitRows(deps, g, segmentId, rows.slice(half)));
-    }
-    const row = rows[0]!;
-    if (row.error === INTERNAL && row.usage.attempts === 0) return [];
-    deps.log.error(
-      { err: reasonOf(error), batch: row.batchId, idx: row.idx },
-      'one outcome is refused by the database',
-    );
-    return commitRows(deps, g, null, [minimalRow(g, row)]);
-  }
-}
-
-const INTERNAL = 'batch item: internal';
-
-function minimalRow(g: Group, row: OutcomeRow): OutcomeRow {
-  const { item } = g.group.find((one) => one.item.batch.id === row.batchId && one.item.idx === row.idx)!;
-  const usage = { ...unsentFacts(item, 'internal', 'internal'), attempts: 0 };
-  return { ...row, state: 'discarded', error: INTERNAL, span: null, usage };
-}
-
-interface Segment {
-  /** Null when no item of the group has a response. */
-  id: string | null;
-  at: number;
-  rows: OutcomeRow[];
-}
-
-/** Writes the segment; null when the tenure ends first. */
-async function writeSegment(deps: GroupCommitDeps, g: Group): Promise<Segment | null> {
-  const pieces: Buffer[] = [];
-  let offset = 0;
-  const rows = g.group.map(({ item, outcome }): OutcomeRow => {
-    const { response } = outcome;
-    const span = response && { offset, length: response.length, crc: crc32(response) };
-    if (response) {
-      pieces.push(response);
-      offset += response.length;
-    }
-    return {
-      batchId: item.batch.id,
-      idx: item.idx,
-      claimNo: item.claimNo,
-      state: outcome.state,
-      error: outcome.error,
-      span,
-      usage: outcome.usage,
-    };
-  });
-  if (pieces.length === 0) return { id: null, at: 0, rows };
-  const write = async () => {
-    // A new id each time: after a failed fsync the kernel may have dropped the pages, so the old file is not trusted.
-    const at = deps.clock.now();
-    const id = uuidv7(at);
-    await deps.store.write({ kind: 'segment', id }, pieces);
-    return { id, at, rows };
-  };
-  const onFirst = (error: unknown) =>
-    deps.log[error instanceof StorageFull ? 'warn' : 'error'](
-      { err: reasonOf(error) },
-      'group commit waits for the payload store',
-    );
-  return insist(g, write, { ...STORE_RETRY, onFirst });
 }

@@ -4,12 +4,14 @@ import type { Log } from '../base/log.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import { createClaimLoop } from './claim-loop.ts';
-import type { FinalItem, GroupCommit } from './commit.ts';
+import type { GroupCommit } from './commit.ts';
+import type { FinalItem } from './commit-group.ts';
 import type { Holdings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
 import type { Tenure } from './lease/tenure.ts';
 import type { Loaded } from './load.ts';
+import type { Periods } from './periods.ts';
 import type { Releases } from './releases.ts';
 import type { Waiting } from './slot-queue.ts';
 import { createSlots, type Executor } from './slots.ts';
@@ -24,6 +26,7 @@ export interface EngineDeps<Ready extends Waiting> {
   clock: Clock;
   log: Log;
   concurrency: number;
+  periods: Periods;
   /** The lease is good and the stores take writes. */
   mayClaim(): boolean;
   /** The lease is not so old that others may have the items by now. */
@@ -136,6 +139,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   const claims = createClaimLoop({
     clock,
     log,
+    periods: deps.periods,
     claimer: deps.claimer,
     holdings,
     room,
@@ -199,7 +203,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       for (const item of items) holdings.remove(item);
       if (deps.onRest) claims.refill(); // to learn when they are due
     },
-    abortAll: () => slots.abort('stopped'),
+    abortAll: slots.stop,
     tidy() {
       if (slots.giveBackLate()) intake.giveBack();
       claims.doubt();
@@ -211,7 +215,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
       claims.stop();
       slots.giveBack();
       intake.giveBack();
-      const timer = setTimeout(() => slots.abort('stopped'), deadlineMs);
+      const timer = setTimeout(slots.stop, deadlineMs);
       if (!isQuiet()) await new Promise<void>((resolve) => idle.push(resolve));
       clearTimeout(timer);
       await Promise.all([commits.flush(), releases.flush()]);

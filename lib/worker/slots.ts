@@ -1,10 +1,10 @@
 import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { createTransition, type Transitions } from '../base/modes.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Holdings } from './holdings.ts';
 import { cancelled, type Outcome, refused, released } from './item/outcome.ts';
-import { isHeld, type Tenure } from './lease/tenure.ts';
 import { createSlotQueue, type Waiting } from './slot-queue.ts';
 
 /** An item that got no slot for this long goes back: the upstream has become slow, and another replica may be idle. */
@@ -46,8 +46,31 @@ export interface SlotsDeps<Ready extends Waiting> {
   onFree(): void;
 }
 
-/** Why calls are aborted; it decides what becomes of their items. */
-export type Why = 'cancelled' | 'stopped' | 'lost';
+/**
+ * What an item in a slot is in. The first abort says what becomes of it, unless its tenure ends as well.
+ *
+ *     takes a slot ──► running ────────────── outcome ─────────────► done: recorded
+ *                        │ batch cancelled                            ▲  ▲
+ *                        ├─────────────────► cancelled ── lets go ────┘  │
+ *                        │ stop, or no heartbeat for 30 s                │
+ *                        ├─────────────────► stopped ──── lets go ───────┘
+ *                        │
+ *                        └── tenure ends (in every mode) ──► lost: its outcome is forgotten
+ */
+type Mode = 'running' | 'cancelled' | 'stopped' | 'lost' | 'done';
+
+const TRANSITIONS: Transitions<Mode> = {
+  running: ['cancelled', 'stopped', 'lost', 'done'],
+  cancelled: ['lost', 'done'],
+  stopped: ['lost', 'done'],
+  lost: [],
+  done: [],
+};
+
+interface Slot {
+  mode: Mode;
+  abort: AbortController;
+}
 
 /** The slots of a worker and the prepared items that wait for one. */
 export interface Slots<Ready extends Waiting> {
@@ -60,9 +83,9 @@ export interface Slots<Ready extends Waiting> {
   giveBackLate(): boolean;
   /** Ends what waits of a cancelled batch at once, and what runs of it by closing its calls. */
   cancel(batchId: string): void;
-  /** Aborts all running calls. */
-  abort(why: Why): void;
-  /** The lease was lost: aborts everything and forgets it. */
+  /** Aborts all running calls; their items are released. */
+  stop(): void;
+  /** The tenure has ended: aborts everything and forgets it. */
   drop(): void;
   /** Items finished in the last 250 ms, if slots turn over faster than that; 0 with slow upstreams. */
   turnover(): number;
@@ -75,7 +98,8 @@ export interface Slots<Ready extends Waiting> {
 export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slots<Ready> {
   const { clock, holdings, record } = deps;
   const ready = createSlotQueue<Ready & { readyAt: number }>();
-  const running = new Map<ClaimedItem, { abort: AbortController; why: Why | null }>();
+  const transition = createTransition('slot', TRANSITIONS, deps.log);
+  const running = new Map<ClaimedItem, Slot>();
   const finishedAt: number[] = [];
   let startsLeft = STARTS_AT_ONCE;
 
@@ -86,45 +110,42 @@ export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slot
 
   const start = (entry: Ready) => {
     const { item } = entry;
-    const slot = { abort: new AbortController(), why: null as Why | null };
+    const slot: Slot = { mode: 'running', abort: new AbortController() };
     running.set(item, slot);
-    const tenure = holdings.tenure();
     if (holdings.isCancelled(item.batch.id)) {
       deps.runner.abandon([entry]);
-      return finish(tenure, item, slot, cancelled(item));
+      return finish(item, slot, cancelled(item));
     }
     deps.runner.run(entry, slot.abort.signal).then(
-      (outcome) => finish(tenure, item, slot, outcome),
+      (outcome) => finish(item, slot, outcome),
       (error) => {
         deps.log.error({ err: reasonOf(error), batch: item.batch.id, idx: item.idx }, 'item failed unexpectedly');
         const again = item.loadFailures + 1 < MAX_FAULTS;
         const outcome = again
           ? released(item, FAULT_PAUSE_MS, { loadFailed: true })
           : refused(item, 'internal', 'internal');
-        finish(tenure, item, slot, outcome);
+        finish(item, slot, outcome);
       },
     );
   };
 
-  const finish = (tenure: Tenure, item: ClaimedItem, slot: { why: Why | null }, outcome: Outcome) => {
-    if (!isHeld(tenure)) return deps.runner.forget(outcome);
+  const finish = (item: ClaimedItem, slot: Slot, outcome: Outcome) => {
+    const { mode } = slot;
+    if (mode === 'lost') return deps.runner.forget(outcome);
+    slot.mode = transition(mode, 'done');
     running.delete(item);
     ready.done(item);
     finishedAt.push(clock.monotonic());
-    record(item, outcome.kind === 'released' ? settleAborted(item, slot.why, outcome) : outcome);
+    record(item, outcome.kind === 'released' ? settleAborted(item, mode, outcome) : outcome);
     deps.onFree();
   };
 
   /** An aborted call comes back as released; why it was aborted decides what becomes of the item. */
-  const settleAborted = (
-    item: ClaimedItem,
-    why: Why | null,
-    outcome: Extract<Outcome, { kind: 'released' }>,
-  ): Outcome => {
+  const settleAborted = (item: ClaimedItem, mode: Mode, outcome: Extract<Outcome, { kind: 'released' }>): Outcome => {
     const made = { ...item, attempts: outcome.attempts };
-    if (why === 'cancelled') return cancelled(made);
-    const lost = why === 'stopped' && deps.neverTwice && made.attempts > item.attempts;
-    return lost ? refused(made, 'worker_lost', 'interrupted: 1 workers lost') : outcome;
+    if (mode === 'cancelled') return cancelled(made);
+    const lost = mode === 'stopped' && deps.neverTwice && made.attempts > item.attempts;
+    return lost ? refused(made, 'worker_lost', 'interrupted: 1 worker lost') : outcome;
   };
 
   const giveBack = (entries: readonly Ready[]) => {
@@ -133,12 +154,9 @@ export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slot
     for (const { item } of entries) record(item, released(item, 0));
   };
 
-  const abort = (why: Why, batchId?: string) => {
-    for (const [item, slot] of running) {
-      if (batchId !== undefined && item.batch.id !== batchId) continue;
-      slot.why ??= why;
-      slot.abort.abort();
-    }
+  const abort = (slot: Slot, mode: 'cancelled' | 'stopped' | 'lost') => {
+    if (slot.mode === 'running' || mode === 'lost') slot.mode = transition(slot.mode, mode);
+    slot.abort.abort();
   };
 
   return {
@@ -164,13 +182,17 @@ export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slot
       const entries = ready.drain(batchId);
       deps.runner.abandon(entries);
       for (const { item } of entries) record(item, cancelled(item));
-      abort('cancelled', batchId);
+      for (const [item, slot] of running) if (item.batch.id === batchId) abort(slot, 'cancelled');
     },
-    abort,
+    stop() {
+      for (const slot of running.values()) abort(slot, 'stopped');
+    },
     drop() {
-      abort('lost');
       ready.drain();
-      for (const item of running.keys()) ready.done(item);
+      for (const [item, slot] of running) {
+        abort(slot, 'lost');
+        ready.done(item);
+      }
       running.clear();
     },
     turnover() {

@@ -8,6 +8,7 @@ import { type Server, startServer } from '../../bin/serve.ts';
 import { inferenceRoutes } from '../../handlers/inference.ts';
 import { loadConfig } from '../../lib/app/config.ts';
 import type { App } from '../../lib/app/container.ts';
+import { ILLEGAL_TRANSITION } from '../../lib/base/modes.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
 import { plaintextOf } from './auth-catalog.ts';
 import { type Answer, asEvent, type Call, onLambda, overHttp, type Way } from './native-api.ts';
@@ -283,6 +284,8 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     logged: () => lines.join(''),
     async close() {
       await server.stop();
+      const illegal = lines.filter((line) => line.includes(ILLEGAL_TRANSITION));
+      if (illegal.length > 0) throw new Error(illegal.join(''));
       if (!options.upstream) await upstream.close();
       if (!options.database) await database.close();
       await rm(home, { recursive: true, force: true });

@@ -1,18 +1,9 @@
 import { ApiError } from '../../base/errors.ts';
+import { publicIds } from '../../model/public-id.ts';
 import type { FileRow } from './stored-files.sql.ts';
 
-const FILE_ID = /^file-([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})$/;
-
-/** The public id of a file: `file-` and the 32 hex digits of its UUID. */
-export function fileIdOf(uuid: string): string {
-  return `file-${uuid.replaceAll('-', '')}`;
-}
-
-/** The UUID in a public id; null for text of any other form, capitals included. */
-export function uuidOfFileId(id: string): string | null {
-  const digits = FILE_ID.exec(id);
-  return digits === null ? null : digits.slice(1).join('-');
-}
+/** The public id of a file, and the UUID in one: `file-` and the 32 hex digits of its UUID. */
+export const { of: fileIdOf, parse: uuidOfFileId } = publicIds('file-');
 
 /** A file as OpenAI clients see it. Times are Unix seconds; what is absent is null, the keys stay. */
 export interface FileObject {

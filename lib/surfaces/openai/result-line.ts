@@ -2,6 +2,7 @@ import { Buffer, isUtf8 } from 'node:buffer';
 import type { FinalItem } from '../../batch/results/final-items.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { bomLength, expectEnd, skipSpace, skipValue } from '../../json/scan.ts';
+import { hexOfUuid } from '../../model/public-id.ts';
 import { requestId } from '../../usage/query.ts';
 
 /** One line of a result file, in pieces; its last byte is the line end. */
@@ -25,7 +26,7 @@ const TAIL = Buffer.from('},"error":null}\n');
  */
 export function resultLine(batchId: string, customId: Buffer, outcome: FinalItem): ResultLine {
   const { idx, state, status, error } = outcome;
-  const id = `batch_req_${batchId.replaceAll('-', '')}${idx.toString(16).padStart(8, '0')}`;
+  const id = `batch_req_${hexOfUuid(batchId)}${idx.toString(16).padStart(8, '0')}`;
   const head = [Buffer.from(`{"id":"${id}","custom_id":`), customId];
   const answered = (statusCode: number) =>
     Buffer.from(

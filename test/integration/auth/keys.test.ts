@@ -1,4 +1,5 @@
 import { randomBytes, randomUUID } from 'node:crypto';
+import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { authenticate } from '../../../lib/auth/authenticate.ts';
 import { type KeyControlDeps, revokeKey, rotateKey } from '../../../lib/auth/control-keys.ts';
@@ -30,7 +31,7 @@ beforeEach(async () => {
     async readKey(tx, keyId) {
       const text = `select o.spec, k.prefix, k.revoked_at from catalog_objects o join relay_keys k using (id)
         where id = $1::uuid`;
-      const row = (await tx.query({ name: 'test_key', text, values: [keyId] })).rows[0];
+      const row = (await tx.query<QueryResultRow>({ name: 'test_key', text, values: [keyId] })).rows[0];
       if (!row) return null;
       const document = { id: keyId, prefix: row.prefix, revoked: row.revoked_at !== null };
       return { document, fromEnv: row.spec.valueFrom !== undefined };

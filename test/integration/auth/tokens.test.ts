@@ -22,7 +22,7 @@ import { createTokenVerifier } from '../../../lib/auth/verify-token.ts';
 import { createLog } from '../../../lib/base/log.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
 import { readRevokedTokens } from '../../../lib/catalog/revoked-tokens.sql.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import type { Db } from '../../../lib/db/database.ts';
 import { catalogVersion, createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 

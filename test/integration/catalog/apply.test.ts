@@ -8,8 +8,8 @@ import { applyCatalog } from '../../../lib/catalog/apply.ts';
 import { CatalogError, type CatalogFault } from '../../../lib/catalog/documents/document.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
-import { checkMasterKey, type RekeyHooks, rekeySecrets } from '../../../lib/catalog/rekey.ts';
-import { createSecretBox, type SecretBox } from '../../../lib/catalog/secret-box.ts';
+import { checkMasterKey, type RekeyHooks, rekeySecrets } from '../../../lib/catalog/secrets/rekey.ts';
+import { createSecretBox, type SecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { catalogVersion, createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 import { ROOT } from '../../support/root.ts';
 

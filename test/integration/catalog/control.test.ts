@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { applyCatalog } from '../../../lib/catalog/apply.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { type ControlServer, startControl } from '../../support/catalog/control-server.ts';
 import { ROOT } from '../../support/root.ts';
 

@@ -3,17 +3,19 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { type Clock, systemClock, uuidv7Time } from '../../../lib/base/clock.ts';
-import { createLog } from '../../../lib/base/log.ts';
 import type { Database, Db } from '../../../lib/db/database.ts';
 import type { BatchContext, ClaimedItem } from '../../../lib/model/batch.ts';
 import type { UsageFacts } from '../../../lib/model/usage-event.ts';
 import { createFileStore } from '../../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../../lib/payloads/payload-store.ts';
-import { createGroupCommit, type FinalItem, type GroupCommitDeps } from '../../../lib/worker/commit.ts';
+import { createGroupCommit, type GroupCommitDeps } from '../../../lib/worker/commit.ts';
+import type { FinalItem } from '../../../lib/worker/commit-group.ts';
 import { NO_ROUTE } from '../../../lib/worker/item/outcome.ts';
 import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
+import { PERIODS } from '../../../lib/worker/periods.ts';
 import { claim, makeBatch, makeWorker, success } from '../../support/batches.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
+import { strictLog } from '../../support/strict-log.ts';
 
 let database: TestDatabase;
 let root: string;
@@ -49,9 +51,10 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
     db: database.db,
     store,
     clock: systemClock,
-    log: createLog('silent'),
+    log: strictLog(),
     instance: 'test',
     flushMs: 1,
+    periods: PERIODS,
     onCommitted: (group, finished) => {
       told.committed += group.length;
       told.finished.push(...finished);

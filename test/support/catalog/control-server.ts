@@ -5,7 +5,7 @@ import { generateKey } from '../../../lib/auth/keys.ts';
 import { createLog } from '../../../lib/base/log.ts';
 import { type CatalogCache, createCatalogCache } from '../../../lib/catalog/catalog-cache.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { keyHealth, resetKey } from '../../../lib/keypool/health.ts';
 import { createNativeApi } from '../native-api.ts';
 import type { TestDatabase } from '../postgres.ts';

@@ -18,7 +18,7 @@ test('docs/operations.md lists every metric of our own with its type, and no oth
 test('docs/operations.md quotes log lines that the code writes', () => {
   const quoted = ['group commit waits for the payload store', 'group commit waits for the database', 'lease lost'];
   quoted.push('items of lost workers taken back', 'one outcome is refused by the database');
-  const code = ['commit', 'lease/lease', 'lease/rescue'].map((name) =>
+  const code = ['commit-group', 'lease/lease', 'lease/rescue'].map((name) =>
     readFileSync(join(ROOT, `lib/worker/${name}.ts`), 'utf8'),
   );
   for (const line of quoted) {

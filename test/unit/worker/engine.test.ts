@@ -1,12 +1,13 @@
 import { expect, test } from 'vitest';
 import { systemClock } from '../../../lib/base/clock.ts';
-import { createLog } from '../../../lib/base/log.ts';
 import type { BatchContext, ClaimedItem } from '../../../lib/model/batch.ts';
 import { createEngine, type Engine } from '../../../lib/worker/engine.ts';
 import { createHoldings } from '../../../lib/worker/holdings.ts';
 import { type Outcome, refused, released } from '../../../lib/worker/item/outcome.ts';
 import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
+import { PERIODS } from '../../../lib/worker/periods.ts';
 import type { Waiting } from '../../../lib/worker/slot-queue.ts';
+import { strictLog } from '../../support/strict-log.ts';
 
 type Final = Extract<Outcome, { kind: 'final' }>;
 
@@ -39,8 +40,9 @@ function harness(concurrency = 1) {
   const holdings = createHoldings();
   const engine: Engine = createEngine<Waiting>({
     clock: systemClock,
-    log: createLog('silent'),
+    log: strictLog(),
     concurrency,
+    periods: PERIODS,
     mayClaim: () => lease.claims,
     mayRun: () => lease.stands,
     neverTwice: false,

@@ -1,5 +1,5 @@
 import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto';
-import { ConfigError } from '../base/errors.ts';
+import { ConfigError } from '../../base/errors.ts';
 
 /** An encrypted value as it is stored. `ciphertext` ends in the 16-byte tag. */
 export interface Sealed {
