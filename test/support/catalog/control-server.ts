@@ -38,7 +38,7 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
   const { db } = database;
   const log = createLog('silent');
   const env: Record<string, string | undefined> = {};
-  const secretBox = createSecretBox(randomBytes(32));
+  const { secretBox = createSecretBox(randomBytes(32)) } = overrides;
   const catalogCache = createCatalogCache({ load: () => loadCatalog(db, env, secretBox, log), log });
   await catalogCache.refresh();
   const app: ControlApp = {
