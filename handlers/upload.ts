@@ -10,7 +10,10 @@ import { type Authenticated, authenticated, type GateDeps } from './middleware.t
 /** The body is one number: what is larger is something else, and not worth parsing. */
 const MAX_BODY_BYTES = 16 * 1024;
 
-/** The largest body of any surface, that of a message batch (front-doors section 4); each checks its own limit at its use. */
+/**
+ * The largest body of any surface, that of a message batch ("Create of a message batch" in
+ * docs/spec/anthropic-surface.md); each checks its own limit at its use.
+ */
 const MAX_UPLOAD_BYTES = 256 * 1024 * 1024;
 
 export interface UploadApp extends GateDeps, CreateUploadDeps {

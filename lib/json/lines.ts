@@ -21,8 +21,9 @@ function isBlank(byte: number): boolean {
 }
 
 /**
- * A scanner at the start of a file (front-doors section 3). Only the byte LF ends a line: CRLF is accepted, U+2028 and
- * U+2029 are ordinary characters. A UTF-8 byte order mark at the start is passed over. Nothing is checked for JSON.
+ * A scanner at the start of a file ("Reading JSONL" in docs/spec/openai-surface.md). Only the byte LF ends a line: CRLF
+ * is accepted, U+2028 and U+2029 are ordinary characters. A UTF-8 byte order mark at the start is passed over. Nothing
+ * is checked for JSON.
  */
 export function lineScanner(): LineScanner {
   let base = 0; // absolute offset of the current chunk

@@ -34,7 +34,10 @@ export interface BreakerEvent {
 
 type Effect = 'close' | 'backoff' | 'retry_after' | 'auth' | 'forbidden' | 'none';
 
-/** The breaker column of the table in behaviour section 3. "Any other status" closes. */
+/**
+ * The breaker column of the table in "Upstream outcome classes" in docs/spec/gateway-rules.md. "Any other status"
+ * closes.
+ */
 export const BREAKER_EFFECTS: Readonly<Record<CallClass, Effect>> = {
   success: 'close',
   bad_response: 'close',

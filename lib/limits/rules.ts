@@ -38,9 +38,9 @@ const joined = new WeakMap<readonly BucketRule[], WeakMap<readonly BucketRule[],
 
 /**
  * Returns the rules of the governing policy for a model on a host (the first host on the item's plan). They are those
- * of its `rateLimit`, else of the first `rateLimits` entry that matches, which has a bucket for each model (behaviour
- * section 5). Empty without a limit, or if the RateLimit is disabled. The same arguments return the same array:
- * `reserve` groups by it.
+ * of its `rateLimit`, else of the first `rateLimits` entry that matches, which has a bucket for each model ("Rate limit
+ * rules" in docs/spec/gateway-rules.md). Empty without a limit, or if the RateLimit is disabled. The same arguments
+ * return the same array: `reserve` groups by it.
  */
 export function policyRules(catalog: Catalog, policy: Policy, model: Model, host: string): readonly BucketRule[] {
   if (!hasLimit(policy)) return NO_RULES;
@@ -139,8 +139,9 @@ function uuidOf(parts: readonly string[]): string {
 }
 
 /**
- * Returns the reason of a refusal: `rate limit exceeded: requests of policy default, retry in 12s` (behaviour sections
- * 5 and 7; without the `batch item: ` prefix). Whole seconds, at least 1.
+ * Returns the reason of a refusal: `rate limit exceeded: requests of policy default, retry in 12s` ("Reservation,
+ * charge and refund" in docs/spec/gateway-rules.md and "Item failure texts" in docs/spec/gateway-rules.md; without the
+ * `batch item: ` prefix). Whole seconds, at least 1.
  */
 export function limitText(rule: Pick<BucketRule, 'meter' | 'scope' | 'name'>, retryInSeconds: number): string {
   return `rate limit exceeded: ${rule.meter} of ${rule.scope} ${rule.name}, retry in ${retryInSeconds}s`;

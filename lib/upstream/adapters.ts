@@ -57,7 +57,10 @@ export function openaiEmbeddingsTarget(input: TargetInput): CallTarget {
   return { url: targetUrl(input.host, '/v1/embeddings'), headers: bearerHeaders(input) };
 }
 
-/** Sent when the batch recorded none: the API refuses a call without a version (behaviour section 4). */
+/**
+ * Sent when the batch recorded none: the API refuses a call without a version ("The upstream request" in
+ * docs/spec/gateway-rules.md).
+ */
 const DEFAULT_VERSION = '2023-06-01';
 
 /** Messages: `/v1/messages`, `x-api-key`, and the version and beta headers that the batch was submitted with. */

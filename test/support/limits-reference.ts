@@ -3,8 +3,9 @@ import type { BucketRule } from '../../lib/limits/rules.ts';
 import { sql } from './sql.ts';
 
 /**
- * The five strategies as plain arithmetic (behaviour section 5), operation by operation as migration 0005 has them, so
- * that both come to the same doubles. Unit tests prove properties of it, integration tests that Postgres does the same.
+ * The five strategies as plain arithmetic ("Rate limit strategies" in docs/spec/gateway-rules.md), operation by
+ * operation as migration 0005 has them, so that both come to the same doubles. Unit tests prove properties of it,
+ * integration tests that Postgres does the same.
  */
 export interface BucketState {
   used: number;

@@ -1,6 +1,9 @@
 import type { Binding, Catalog, Host, HostKey, Model, Policy } from '../../lib/model/catalog.ts';
 
-/** What a routing test says about its catalogue; everything else has the defaults of design section 6. */
+/**
+ * What a routing test says about its catalogue; everything else has the defaults of "Catalogue documents" in
+ * docs/spec/native-api.md.
+ */
 export interface CatalogSketch {
   hosts?: (Partial<Host> & { name: string })[];
   models?: (Partial<Model> & { name: string })[];

@@ -10,7 +10,10 @@ const OPEN_BRACKET = 0x5b;
 const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
-/** Top-level members of a submission that a surface may need beside `requests` (design section 5, front-doors 1). */
+/**
+ * Top-level members of a submission that a surface may need beside `requests` ("Which surface a call belongs to" in
+ * docs/spec/native-api.md).
+ */
 const SUBMISSION_MEMBERS = [
   'shape',
   'requests',

@@ -25,7 +25,10 @@ export interface CreateRequest {
   anthropicBeta: string | null;
 }
 
-/** Items are run until they have an answer or the window closes (front-doors section 1). */
+/**
+ * Items are run until they have an answer or the window closes ("How items of the SDK surfaces run" in
+ * docs/spec/openai-surface.md).
+ */
 const MAX_ATTEMPTS = 32_767;
 const WINDOW_SECONDS = 86_400;
 

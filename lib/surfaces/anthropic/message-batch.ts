@@ -15,7 +15,10 @@ export interface RequestCounts {
   expired: number;
 }
 
-/** The object of the Anthropic API, every key always there (front-doors section 4). Times are RFC 3339 or null. */
+/**
+ * The object of the Anthropic API, every key always there ("Message batch object" in docs/spec/anthropic-surface.md).
+ * Times are RFC 3339 or null.
+ */
 export interface MessageBatch {
   id: string;
   type: 'message_batch';

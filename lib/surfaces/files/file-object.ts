@@ -18,7 +18,7 @@ export interface FileObject {
   status_details: null;
 }
 
-/** The wire form of a file, its keys in the order of front-doors section 2. */
+/** The wire form of a file, its keys in the order of "File object" in docs/spec/openai-surface.md. */
 export function fileObject(row: FileRow): FileObject {
   return {
     id: fileIdOf(row.id),
@@ -37,7 +37,7 @@ function unixSeconds(time: Date): number {
   return Math.floor(time.getTime() / 1000);
 }
 
-/** Front-doors section 2: 200 MB. */
+/** "OpenAI files" in docs/spec/openai-surface.md: 200 MB. */
 export const MAX_FILE_BYTES = 200 * 1024 * 1024;
 
 /** The 413 of a file over the limit; `sent` is how much was announced, or null if nothing was. */

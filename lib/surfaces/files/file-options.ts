@@ -51,7 +51,10 @@ const FIELDS = PURPOSE.extend({
   filename: z.string().nullable().default(null),
 });
 
-/** Reads the fields (front-doors section 2). Throws `missing_required_parameter` and `invalid_value` with the parameter. */
+/**
+ * Reads the fields ("OpenAI files" in docs/spec/openai-surface.md). Throws `missing_required_parameter` and
+ * `invalid_value` with the parameter.
+ */
 export function fileOptions(fields: FormFields): FileOptions {
   const given = Object.fromEntries(fields);
   const { upload_id: uploadId, filename } = parseBy(FIELDS, given, PARAM_AND_RULE);

@@ -17,9 +17,10 @@ function statusOf(row: OpenaiBatchRow): OpenaiStatus {
 }
 
 /**
- * The Batch object (front-doors section 3): all keys, absent values null, times in Unix seconds. `request_counts` come from
- * the item rows: `failed` are the requests that stand in the error file, cancelled and expired ones too, so that with the
- * end `completed` and `failed` make `total`. `total` is 0 until the validation has passed.
+ * The Batch object ("Batch object" in docs/spec/openai-surface.md): all keys, absent values null, times in Unix
+ * seconds. `request_counts` come from the item rows: `failed` are the requests that stand in the error file, cancelled
+ * and expired ones too, so that with the end `completed` and `failed` make `total`. `total` is 0 until the validation
+ * has passed.
  */
 export function batchObject(row: OpenaiBatchRow) {
   const status = statusOf(row);

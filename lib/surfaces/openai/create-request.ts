@@ -60,9 +60,9 @@ const CREATE = z.object({
 });
 
 /**
- * Checks the body of a create (front-doors section 3) and throws ApiError 400 for the first fault, `param` being its path.
- * Members that it does not name are ignored; null stands for an absent one. Lengths of metadata are in characters (code
- * points).
+ * Checks the body of a create ("Create of an OpenAI batch" in docs/spec/openai-surface.md) and throws ApiError 400 for
+ * the first fault, `param` being its path. Members that it does not name are ignored; null stands for an absent one.
+ * Lengths of metadata are in characters (code points).
  */
 export function parseCreate(body: Buffer): CreateRequest {
   const given = Object.entries(parseObject(body)).filter(([, value]) => value !== null);

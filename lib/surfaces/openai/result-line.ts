@@ -15,14 +15,18 @@ export interface ResultLine {
 
 const PREFIX = 'batch item: ';
 const EXPIRED = 'batch item: expired';
-/** The text of an item that an upstream refused (behaviour section 7); it outlives the usage event, which has the status too. */
+/**
+ * The text of an item that an upstream refused ("Item failure texts" in docs/spec/gateway-rules.md); it outlives the
+ * usage event, which has the status too.
+ */
 const REFUSED = /^batch item: upstream status (\d{3})$/;
 const TAIL = Buffer.from('},"error":null}\n');
 
 /**
- * The line of an item (front-doors section 3): `customId` is the JSON string as it was sent. A completed item goes to the
- * output file, any other to the error file: with the answer of an upstream that refused it, else with the reason why there
- * is none. An answer of a 2xx status that is no response has a code of ours and not its status, which would read as success.
+ * The line of an item ("Result files" in docs/spec/openai-surface.md): `customId` is the JSON string as it was sent. A
+ * completed item goes to the output file, any other to the error file: with the answer of an upstream that refused it,
+ * else with the reason why there is none. An answer of a 2xx status that is no response has a code of ours and not its
+ * status, which would read as success.
  */
 export function resultLine(batchId: string, customId: Buffer, outcome: FinalItem): ResultLine {
   const { idx, state, status, error } = outcome;

@@ -27,7 +27,10 @@ export interface PrepareDeps {
 
 type Result = { ready: PreparedItem } | { item: ClaimedItem; outcome: Outcome };
 
-/** Waits between tries to read an input; the fifth failure, 65 s after the first, is final (design section 3). */
+/**
+ * Waits between tries to read an input; the fifth failure, 65 s after the first, is final ("Transient reads" in
+ * docs/spec/engine-guarantees.md).
+ */
 const LOAD_RETRY_MS = [2000, 8000, 20_000, 35_000];
 
 /**
