@@ -8,6 +8,7 @@ import { readOpenWork } from '../lib/worker/claim.sql.ts';
 import { commitOutcomes } from '../lib/worker/commit.sql.ts';
 import { unsentFacts } from '../lib/worker/item/outcome.ts';
 import { insertWorker, rescueItems, sendHeartbeat } from '../lib/worker/lease/lease.sql.ts';
+import { PERIODS } from '../lib/worker/periods.ts';
 import { deleteExpiredBatches, expireItems } from '../lib/worker/sweep/sweep.sql.ts';
 import type { Bed, BenchDatabase } from './support/bed.ts';
 import { CLAIM, type Claims, openClaims } from './support/claimer.ts';
@@ -135,7 +136,7 @@ async function createWork({ db, claim }: Claims): Promise<Scene> {
       const { committed } = await commitOutcomes(db, group);
       if (committed !== CLAIM) throw new Error(`committed ${committed} items instead of ${CLAIM}`);
     },
-    beat: () => sendHeartbeat(db, worker, []),
+    beat: () => sendHeartbeat(db, worker, [], PERIODS),
     'rescue of 64': async () => {
       const { rescued } = await rescueItems(db, [lost.pop()!], 'bench', 3);
       if (rescued !== CLAIM) throw new Error(`rescued ${rescued} items instead of ${CLAIM}`);

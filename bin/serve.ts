@@ -11,6 +11,7 @@ import { ConfigError } from '../lib/base/errors.ts';
 import type { Log } from '../lib/base/log.ts';
 import { type HttpServer, type ServeOptions, serve } from '../lib/http/node.ts';
 import { keyHealth } from '../lib/keypool/health.ts';
+import type { Periods } from '../lib/worker/periods.ts';
 
 /** A running server. */
 export interface Server {
@@ -30,9 +31,15 @@ const CLOSE_MS = 2000;
  * The container form: the Lambda handlers behind two HTTP ports, woken through the queue. Both ports listen before the
  * service is ready; `/healthz` shows whether it is. Throws ConfigError.
  */
-export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: Log): Promise<Server> {
+export async function startServer(
+  config: Config,
+  env: NodeJS.ProcessEnv,
+  log: Log,
+  periods?: Periods,
+): Promise<Server> {
   let listenUrl: string | null = null;
   const app = await createApp({
+    periods,
     config,
     env,
     log,

@@ -2,6 +2,7 @@ import { createLog } from '../../lib/base/log.ts';
 import { createDb, type Database } from '../../lib/db/database.ts';
 import { createClaimer } from '../../lib/worker/claim.ts';
 import { beginTenure } from '../../lib/worker/lease/tenure.ts';
+import { PERIODS } from '../../lib/worker/periods.ts';
 import type { Bed, BenchDatabase } from './bed.ts';
 
 /** The items of one claim: as many as there are slots. */
@@ -23,6 +24,7 @@ export function openClaims(bed: Bed, { dsn }: BenchDatabase): Claims {
   const claimer = createClaimer({
     db,
     log: createLog('silent'),
+    retry: PERIODS.databaseRetry,
     instance: 'bench',
     random: Math.random,
     refreshCatalog: async () => {},

@@ -7,7 +7,8 @@ import { rekeySecrets } from '../../lib/catalog/secrets/rekey.ts';
 import { createSecretBox, parseMasterKey } from '../../lib/catalog/secrets/secret-box.ts';
 import type { Db } from '../../lib/db/database.ts';
 import { replaceMasterKey } from '../../lib/postgres/generated-secrets.ts';
-import { LEASE_SECONDS, listLiveInstances } from '../../lib/worker/lease/lease.sql.ts';
+import { listLiveInstances } from '../../lib/worker/lease/lease.sql.ts';
+import { PERIODS } from '../../lib/worker/periods.ts';
 import { connected } from './connect.ts';
 
 const NEW_KEY = 'RELAY_NEW_MASTER_KEY';
@@ -47,9 +48,9 @@ export function rekeyCommand(env: NodeJS.ProcessEnv): Command {
 
 /** A running replica keeps the old key: what it seals, and what is sealed for it, would need two keys from now on. */
 async function requireNoReplica(tx: Db): Promise<void> {
-  const instances = await listLiveInstances(tx);
+  const instances = await listLiveInstances(tx, PERIODS.leaseSeconds);
   if (instances.length === 0) return;
   throw new ConfigError(
-    `replicas run with the old master key: stop ${instances.join(', ')} first (one that was killed counts as running for ${LEASE_SECONDS} s)`,
+    `replicas run with the old master key: stop ${instances.join(', ')} first (one that was killed counts as running for ${PERIODS.leaseSeconds} s)`,
   );
 }

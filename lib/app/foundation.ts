@@ -3,6 +3,7 @@ import type { Log } from '../base/log.ts';
 import { createDb, type Database } from '../db/database.ts';
 import type { Wake } from '../queue/queue.ts';
 import type { UpstreamClient } from '../upstream/call-result.ts';
+import type { Periods } from '../worker/periods.ts';
 import type { Env } from './clients.ts';
 import type { Config } from './config.ts';
 import { type Home, settle } from './home.ts';
@@ -13,6 +14,8 @@ import { createSharedParts, type SharedParts } from './shared-parts.ts';
 
 export interface AppOptions {
   config: Config;
+  /** Of worker and lease; tests pass shorter ones than the service's. */
+  periods?: Periods | undefined;
   /** The inference port's address, once it is listened on; null while there is none that callers could use. */
   listenUrl(): string | null;
   env: Env;
@@ -45,11 +48,11 @@ export interface Foundation {
 
 /** Builds what the container stands on, each from what exists already. Throws ConfigError. */
 export async function layFoundation(options: AppOptions, stopping: AbortSignal): Promise<Foundation> {
-  const { config, env, log } = options;
+  const { config, env, log, periods } = options;
   const home = await settle(config, log);
   const worker = createLocalWorker();
   const database = openDatabase(home.dsn, config, log, worker.heartbeatNow);
-  const shared = await createSharedParts({ config, env, log, db: database.db, masterKey: home.masterKey });
+  const shared = await createSharedParts({ config, env, log, db: database.db, masterKey: home.masterKey, periods });
   return {
     options,
     home,

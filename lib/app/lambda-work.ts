@@ -20,12 +20,12 @@ export interface InvocationDeps {
 
 /** Runs items until there is nothing to do or the time runs out, and wakes the next worker when it leaves some. */
 export async function workOnce(deps: InvocationDeps, remainingMs: () => number): Promise<void> {
-  const { compactor, validator, pool, app } = deps.shared;
+  const { compactor, validator, pool, app, periods } = deps.shared;
   await validator.run(remainingMs);
   await pool.ensureFresh();
   const { handled, finished } = await runItems(deps, remainingMs);
   // One that found nothing sends nothing: what is due then is not for it to claim, and it would go round for ever.
-  if (handled > 0 && (await readDemand(app.db, 1)).due > 0) await deps.sendWakes(1);
+  if (handled > 0 && (await readDemand(app.db, 1, periods.leaseSeconds)).due > 0) await deps.sendWakes(1);
   if (finished.length > 0 && remainingMs() > COMPACT_MS) await compactor.compact(finished);
   app.log.info({ handled, remainingMs: remainingMs() }, 'invocation done');
 }
@@ -73,7 +73,7 @@ export interface SweepOnceOptions {
 /** One round of the sweep, with the wake-ups of everything that is due. */
 export async function sweepOnce(deps: InvocationDeps, { housekeep, remainingMs }: SweepOnceOptions): Promise<void> {
   const { shared, instance } = deps;
-  const { compactor, validator, app } = shared;
+  const { compactor, validator, app, periods } = shared;
   const selfId = uuidv7();
   const sweeper = shared.createSweeper({
     instance,
@@ -85,7 +85,7 @@ export async function sweepOnce(deps: InvocationDeps, { housekeep, remainingMs }
   try {
     await sweeper.onHeartbeat({ ...NOTHING_DUE, rescueDue: true, expiryDue: true });
     // Before the slow part: a validation or compaction that outlives this invocation must not cost the wake-ups.
-    const { due, workers } = await readDemand(app.db, MAX_WORKERS);
+    const { due, workers } = await readDemand(app.db, MAX_WORKERS, periods.leaseSeconds);
     if (due > workers) await deps.sendWakes(due - workers);
     await sweeper.onHeartbeat({ ...NOTHING_DUE, compactionDue: true, validationDue: true });
     if (housekeep) await sweeper.housekeep();

@@ -25,13 +25,14 @@ import { createUpstreamClient } from '../upstream/client.ts';
 import { type BatchUsage, batchUsage } from '../usage/sums.ts';
 import type { Heartbeat } from '../worker/lease/lease.sql.ts';
 import type { RescueDeps } from '../worker/lease/rescue.ts';
+import { PERIODS, type Periods } from '../worker/periods.ts';
 import { createSweeper, type SweepDeps, type Sweeper } from '../worker/sweep/sweep.ts';
 import { createWorker, type Worker, type WorkerDeps } from '../worker/worker.ts';
 import { type Env, openPayloads, openQueue, type Wakes } from './clients.ts';
 import type { Config } from './config.ts';
 
 /** How finished batches of the SDK surfaces are written; the native form is the compactor's own. */
-export const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
+const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
 
 const USER_AGENT = 'relay-batch/0.1';
 
@@ -96,6 +97,7 @@ export interface SharedParts {
   checkStore(): Promise<string | null>;
   /** Throws ConfigError, with both fingerprints, when the master key is not the one that stored secrets need. */
   checkSecrets(): Promise<void>;
+  periods: Periods;
   rescue(instance: string): RescueDeps;
   /** A client of its own; whoever asks for it closes it. */
   createClient(): UpstreamClient;
@@ -113,6 +115,8 @@ export interface SharedPartsOptions {
   db: Database;
   /** Base64; null: nothing stored is encrypted. */
   masterKey: string | null;
+  /** Of worker and lease; tests pass shorter ones than the service's. */
+  periods?: Periods | undefined;
 }
 
 /**
@@ -120,7 +124,7 @@ export interface SharedPartsOptions {
  * configuration and a database. Throws ConfigError. Connects to nothing, starts nothing.
  */
 export async function createSharedParts(options: SharedPartsOptions): Promise<SharedParts> {
-  const { config, env, log, db, masterKey } = options;
+  const { config, env, log, db, masterKey, periods = PERIODS } = options;
   const { itemTimeoutMs, onWorkerLoss, maxPendingItemsPerOwner } = config;
   const clock = systemClock;
   const secretBox = masterKey === null ? null : createSecretBox(parseMasterKey(masterKey));
@@ -131,7 +135,13 @@ export async function createSharedParts(options: SharedPartsOptions): Promise<Sh
   const compactor = createCompactor({ db, payloads, clock, log }, RESULTS_WRITERS);
   const checkStore = createStoreCheck(db, payloads);
   const app = coreOf({ config, log, clock, db, payloads, catalog: () => catalogCache.current() });
-  const rescue = (instance: string): RescueDeps => ({ db, log, instance, onWorkerLoss });
+  const rescue = (instance: string): RescueDeps => ({
+    db,
+    log,
+    instance,
+    onWorkerLoss,
+    leaseSeconds: periods.leaseSeconds,
+  });
   return {
     app,
     wakes,
@@ -146,10 +156,11 @@ export async function createSharedParts(options: SharedPartsOptions): Promise<Sh
       await checkMasterKey(db, secretBox);
       await checkSigningKeys(db, secretBox);
     },
+    periods,
     rescue,
     createClient: () =>
       createUpstreamClient({ connections: Math.max(1, config.concurrency), userAgent: USER_AGENT, clock }),
-    createWorker: workerFactory(app, pool, catalogCache),
+    createWorker: workerFactory(app, pool, catalogCache, periods),
     createSweeper: sweeperFactory(app, compactor, rescue),
   };
 }
@@ -166,7 +177,12 @@ function coreOf(core: Pick<AppCore, 'config' | 'log' | 'clock' | 'db' | 'payload
   };
 }
 
-function workerFactory(app: AppCore, pool: KeyPool, catalogCache: CatalogCache): SharedParts['createWorker'] {
+function workerFactory(
+  app: AppCore,
+  pool: KeyPool,
+  catalogCache: CatalogCache,
+  periods: Periods,
+): SharedParts['createWorker'] {
   const { config, db, clock, log, payloads, catalog } = app;
   const { flushMs, itemTimeoutMs, onWorkerLoss } = config;
   return (options) =>
@@ -180,6 +196,7 @@ function workerFactory(app: AppCore, pool: KeyPool, catalogCache: CatalogCache):
       flushMs,
       itemTimeoutMs,
       onWorkerLoss,
+      periods,
       catalog,
       refreshCatalog: (version) => catalogCache.refreshIfNewer(version),
     });

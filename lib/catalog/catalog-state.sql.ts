@@ -20,13 +20,3 @@ export async function bumpCatalogVersion(tx: Db): Promise<number> {
   });
   return result.rows[0]!.version;
 }
-
-/** The catalogue version as committed. */
-export async function readCatalogVersion(db: Db): Promise<number> {
-  const result = await db.query<{ version: number }>({
-    name: 'catalog_read_version',
-    text: 'select version from catalog_state',
-    values: [],
-  });
-  return result.rows[0]!.version;
-}

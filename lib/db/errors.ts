@@ -36,7 +36,11 @@ const SILENCE = /^(Query read timeout|timeout exceeded when trying to connect)$/
 const BROKEN =
   /^(Connection terminated|timeout expired|Client has encountered|The server does not support SSL|There was an error establishing an SSL)/;
 
-/** The class of anything that a statement or a transaction threw. */
+/**
+ * The class of anything that a statement or a transaction threw.
+ *
+ * @internal Exported for its tests.
+ */
 export function classOf(error: unknown): DatabaseErrorClass {
   if (error instanceof ApiError || error instanceof Undone) return 'own';
   const state = sqlState(error);
@@ -64,6 +68,12 @@ export function isDatabaseAway(error: unknown): boolean {
 /** The whole transaction is run again: nothing of it was kept. */
 export function isRetryable(error: unknown): boolean {
   return classOf(error) === 'retry';
+}
+
+/** The level at which a failure is logged that is tried again: `error` for one that waiting alone will not mend. */
+export function retryLevel(error: unknown): 'warn' | 'error' {
+  const known = classOf(error);
+  return known === 'away' || known === 'busy' || known === 'retry' ? 'warn' : 'error';
 }
 
 /** The same data fails again. */

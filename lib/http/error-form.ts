@@ -21,7 +21,7 @@ export interface ErrorFacts {
 }
 
 /** True where errors have the Anthropic form: below `/v1/messages/` and `/anthropic/`. */
-export function speaksAnthropic(path: string): boolean {
+function speaksAnthropic(path: string): boolean {
   return path.startsWith('/v1/messages/') || path.startsWith('/anthropic/');
 }
 

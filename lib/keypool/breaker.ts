@@ -52,7 +52,7 @@ export const BREAKER_EFFECTS: Readonly<Record<CallClass, Effect>> = {
 };
 
 /** The time that a (key, model) rests after a 403. */
-export const FORBIDDEN_MS = 60_000;
+const FORBIDDEN_MS = 60_000;
 
 /** The longest Retry-After that counts: neither Postgres nor anyone could wait longer. The key is probed then. */
 export const MAX_RETRY_AFTER_MS = 30 * 86_400_000;
@@ -63,7 +63,7 @@ const EXTENSION_MS = 1_000;
 const LAST_STEP = 7;
 
 /** Returns how many milliseconds a breaker stays open after its `step`th failure in a row (from 1). */
-export function backoffMs(step: number): number {
+function backoffMs(step: number): number {
   return Math.min(60, 2 ** (Math.min(step, LAST_STEP) - 1)) * 1000;
 }
 

@@ -21,7 +21,7 @@ export interface BucketRule {
 }
 
 /** The rules of an item that has no rules: an array to compare with by identity. */
-export const NO_RULES: readonly BucketRule[] = [];
+const NO_RULES: readonly BucketRule[] = [];
 
 interface Owner {
   scope: LimitScope;

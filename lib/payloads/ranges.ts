@@ -79,7 +79,11 @@ export function mergeInOrder(members: readonly number[], rule: MergeRule): Merge
   return reads;
 }
 
-/** Merges ranges that come in any order. */
+/**
+ * Merges ranges that come in any order.
+ *
+ * @internal Exported for its tests.
+ */
 export function mergeRanges(ranges: readonly Range[]): MergedRange[] {
   const offsetOf = (i: number) => ranges[i]!.offset;
   const order = ranges.map((_, i) => i).sort((a, b) => offsetOf(a) - offsetOf(b));

@@ -4,7 +4,7 @@ import { type Grants, isAllowedByTier, isGranted, readGrants } from './grants.ts
 import { buildNames, MAX_NAME_LENGTH, type Names, type Resolved, type ResolvedVia, resolveName } from './names.ts';
 
 /** The routing errors of behaviour section 2. `cross_shape` has a text of its own, made of the two adapters. */
-export const ROUTE_ERRORS = {
+const ROUTE_ERRORS = {
   model_not_found: 'model not found',
   model_disabled: 'model disabled',
   policy_not_found: 'policy not found',

@@ -2,21 +2,19 @@ import type { Clock } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { createTransition, type Transitions } from '../base/modes.ts';
-import { isDatabaseAway } from '../db/errors.ts';
+import { retryLevel } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import type { Holdings } from './holdings.ts';
 import { isHeld } from './lease/tenure.ts';
+import type { Periods } from './periods.ts';
 
-/** How long a claim that was given up may still be carried out: a Postgres that stood still has it in its buffers. */
-const DOUBT_MS = 120_000;
-/** Pause after a claim that failed. */
-const RETRY_MS = 500;
 const MAX_WAIT_MS = 60_000;
 
 export interface ClaimLoopDeps {
   clock: Clock;
   log: Log;
+  periods: Pick<Periods, 'claimRetryMs' | 'doubtMs'>;
   claimer: Claimer;
   holdings: Holdings;
   /** How many items may be claimed now; `woken`: there is news of work. */
@@ -74,7 +72,7 @@ const TRANSITIONS: Transitions<Mode> = {
 
 /** A claim loop that rests. */
 export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
-  const { clock, holdings } = deps;
+  const { clock, holdings, periods } = deps;
   const transition = createTransition('claim loop', TRANSITIONS, deps.log);
   let mode: Mode = 'idle';
   /** News of work that came while a statement was under way. */
@@ -126,11 +124,11 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
         // The claim may have been committed all the same, so what it took is released before the next one. A claim that was
         // only given up may even be carried out later, so that is looked at again for a while.
         go('unsure');
-        doubtEnds = clock.monotonic() + DOUBT_MS;
+        doubtEnds = clock.monotonic() + periods.doubtMs;
       } else go('idle');
       doubted = false;
       logFailure(error);
-      wakeIn(RETRY_MS);
+      wakeIn(periods.claimRetryMs);
     } finally {
       holdings.prune();
       deps.onPause();
@@ -139,7 +137,7 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
 
   /** Claims go on failing twice a second: one line says that the database is away, another that something is wrong. */
   const logFailure = (error: unknown) => {
-    const level = isDatabaseAway(error) ? 'warn' : 'error';
+    const level = retryLevel(error);
     if (failing !== level) deps.log[level]({ err: reasonOf(error) }, 'claim failed');
     failing = level;
   };

@@ -8,13 +8,11 @@ import type { BatchContext, ClaimedItem } from '../model/batch.ts';
 import { claimItems, readContexts, readOpenWork, releaseUnheld } from './claim.sql.ts';
 import { planClaim } from './fair.ts';
 import { isHeld, type Tenure } from './lease/tenure.ts';
+import type { Periods } from './periods.ts';
 
 const MAX_CONTEXTS = 10_000;
 /** Pause before trying again when another replica held every batch that was wanted. */
 const CONTENTION_MS = 5;
-/** Pauses while the database is away. */
-const RETRY_MIN_MS = 50;
-const RETRY_MAX_MS = 1000;
 
 export interface Claimer {
   /**
@@ -29,6 +27,8 @@ export interface Claimer {
 export interface ClaimerDeps {
   db: Db;
   log: Log;
+  /** Pauses while the database is away. */
+  retry: Periods['databaseRetry'];
   instance: string;
   random(): number;
   /** Loads a catalogue newer than the one in memory before an item that was claimed under it starts. */
@@ -49,8 +49,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
     // The items are claimed already, and without their contexts nobody can run them, so this waits for the database. An
     // error that waiting cannot mend is thrown: the claim loop logs it and releases the items.
     const read = await retryUntil(() => readContexts(deps.db, wanted), {
-      min: RETRY_MIN_MS,
-      max: RETRY_MAX_MS,
+      ...deps.retry,
       signal,
       mends: isDatabaseAway,
       onFirst: (error) => deps.log.warn({ err: reasonOf(error) }, 'claim waits for the database'),

@@ -5,13 +5,14 @@ import type { Log } from '../base/log.ts';
 import type { Transitions } from '../base/modes.ts';
 import { type RetryOptions, retryUntil } from '../base/retry.ts';
 import type { Db } from '../db/database.ts';
-import { isDatabaseAway, isDataError } from '../db/errors.ts';
+import { isDataError, retryLevel } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { RouteFacts } from '../model/usage-event.ts';
 import { type PayloadStore, StorageFull } from '../payloads/payload-store.ts';
 import { commitOutcomes, type OutcomeRow, type RouteRow, routeId } from './commit.sql.ts';
 import { type Outcome, unsentFacts } from './item/outcome.ts';
 import { isHeld, type Tenure } from './lease/tenure.ts';
+import type { Periods } from './periods.ts';
 
 export interface FinalItem {
   item: ClaimedItem;
@@ -20,9 +21,6 @@ export interface FinalItem {
 
 /** A segment older than this is written again before it is committed: the orphan sweep may soon look at it. */
 const SEGMENT_MAX_AGE_MS = 3_600_000;
-/** Pauses while the database does not take a group, and while the payload store does not. */
-const DATABASE_RETRY = { min: 20, max: 1000 };
-const STORE_RETRY = { min: 50, max: 2000 };
 
 /**
  * What is being done with a group of outcomes that were collected.
@@ -68,6 +66,7 @@ export interface Group {
 }
 
 export interface CommitGroupDeps {
+  periods: Pick<Periods, 'databaseRetry' | 'storeRetry'>;
   db: Db;
   store: PayloadStore;
   clock: Clock;
@@ -154,7 +153,7 @@ async function writeSegment(deps: CommitGroupDeps, group: Group): Promise<Segmen
     return { id, at, rows };
   };
   return insist(group, 'store away', write, {
-    ...STORE_RETRY,
+    ...deps.periods.storeRetry,
     onFirst(error) {
       const level = error instanceof StorageFull ? 'warn' : 'error';
       deps.log[level]({ err: reasonOf(error) }, 'group commit waits for the payload store');
@@ -172,10 +171,9 @@ function commitSegment(deps: CommitGroupDeps, group: Group, segment: Segment): P
     return commitRows(deps, group, segment.id, segment.rows);
   };
   return insist(group, 'database away', commit, {
-    ...DATABASE_RETRY,
+    ...deps.periods.databaseRetry,
     onFirst(error) {
-      const level = isDatabaseAway(error) ? 'warn' : 'error';
-      deps.log[level]({ err: reasonOf(error) }, 'group commit waits for the database');
+      deps.log[retryLevel(error)]({ err: reasonOf(error) }, 'group commit waits for the database');
     },
   });
 }

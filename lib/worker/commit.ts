@@ -5,8 +5,8 @@ import type { Db } from '../db/database.ts';
 import type { RouteFacts } from '../model/usage-event.ts';
 import type { PayloadStore } from '../payloads/payload-store.ts';
 import { commitGroup, type FinalItem, GROUP_TRANSITIONS, type Group, type GroupMode, isAway } from './commit-group.ts';
-import type { Tenure } from './lease/tenure.ts';
-import { isHeld, NO_TENURE } from './lease/tenure.ts';
+import { isHeld, NO_TENURE, type Tenure } from './lease/tenure.ts';
+import type { Periods } from './periods.ts';
 
 /** Limits of one group (design section 3.4). */
 const GROUP_ITEMS = 256;
@@ -25,6 +25,7 @@ export interface GroupCommitDeps {
   log: Log;
   instance: string;
   flushMs: number;
+  periods: Pick<Periods, 'databaseRetry' | 'storeRetry'>;
   /** The group is committed, or part of it was no longer ours; `finished` batches have no open item any more. */
   onCommitted(items: readonly FinalItem[], finished: readonly string[]): void;
   /** These will never be recorded by us: their tenure has ended. */

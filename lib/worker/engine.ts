@@ -11,6 +11,7 @@ import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
 import type { Tenure } from './lease/tenure.ts';
 import type { Loaded } from './load.ts';
+import type { Periods } from './periods.ts';
 import type { Releases } from './releases.ts';
 import type { Waiting } from './slot-queue.ts';
 import { createSlots, type Executor } from './slots.ts';
@@ -25,6 +26,7 @@ export interface EngineDeps<Ready extends Waiting> {
   clock: Clock;
   log: Log;
   concurrency: number;
+  periods: Periods;
   /** The lease is good and the stores take writes. */
   mayClaim(): boolean;
   /** The lease is not so old that others may have the items by now. */
@@ -137,6 +139,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
   const claims = createClaimLoop({
     clock,
     log,
+    periods: deps.periods,
     claimer: deps.claimer,
     holdings,
     room,

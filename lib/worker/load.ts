@@ -51,7 +51,7 @@ async function readGroup(store: PayloadStore, group: readonly ClaimedItem[]): Pr
 }
 
 /** A short reason for an unreadable payload: not found, or the error's code; never a path or a URL. */
-export function readFailure(error: unknown): string {
+function readFailure(error: unknown): string {
   if (error instanceof PayloadNotFound) return 'not found';
   const { code, name } = error as { code?: unknown; name?: unknown };
   if (typeof code === 'string' && code !== '') return code;

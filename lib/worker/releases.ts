@@ -2,10 +2,11 @@ import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Retried, retryUntil } from '../base/retry.ts';
 import type { Db } from '../db/database.ts';
-import { isDatabaseAway } from '../db/errors.ts';
+import { retryLevel } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import type { Outcome } from './item/outcome.ts';
 import { isHeld, NO_TENURE, type Tenure } from './lease/tenure.ts';
+import type { Periods } from './periods.ts';
 import { releaseItems } from './release.sql.ts';
 
 type Released = Extract<Outcome, { kind: 'released' }>;
@@ -13,9 +14,6 @@ type Released = Extract<Outcome, { kind: 'released' }>;
 const GROUP_ITEMS = 512;
 const FULL_ITEMS = 4096;
 const WINDOW_MS = 5;
-/** Pauses while the database does not take them. */
-const RETRY_MIN_MS = 20;
-const RETRY_MAX_MS = 1000;
 
 export interface Releases {
   /** Releases an item of a tenure; items of one that has ended are forgotten, and so is all that was added in it. */
@@ -28,6 +26,8 @@ export interface Releases {
 export interface ReleasesDeps {
   db: Db;
   log: Log;
+  /** Pauses while the database does not take them. */
+  retry: Periods['databaseRetry'];
   instance: string;
   onReleased(items: readonly ClaimedItem[], finished: readonly string[], soonestMs: number): void;
 }
@@ -64,11 +64,9 @@ export function createReleases(deps: ReleasesDeps): Releases {
       claimNo: item.claimNo,
     }));
     return retryUntil(() => releaseItems(deps.db, workerId, deps.instance, rows), {
-      min: RETRY_MIN_MS,
-      max: RETRY_MAX_MS,
+      ...deps.retry,
       signal,
-      onFirst: (error) =>
-        deps.log[isDatabaseAway(error) ? 'warn' : 'error']({ err: reasonOf(error) }, 'release waits for the database'),
+      onFirst: (error) => deps.log[retryLevel(error)]({ err: reasonOf(error) }, 'release waits for the database'),
     });
   };
 

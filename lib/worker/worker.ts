@@ -22,6 +22,7 @@ import type { Heartbeat } from './lease/lease.sql.ts';
 import { createLease, type Lease } from './lease/lease.ts';
 import type { Tenure } from './lease/tenure.ts';
 import { loadBodies } from './load.ts';
+import type { Periods } from './periods.ts';
 import { createReleases } from './releases.ts';
 import { createItemRunner } from './runner.ts';
 
@@ -36,6 +37,7 @@ export interface WorkerDeps {
   concurrency: number;
   flushMs: number;
   itemTimeoutMs: number;
+  periods: Periods;
   onWorkerLoss: 'rerun' | 'discard';
   /** True while nothing may be claimed: the payload store is not the right one. */
   paused(): boolean;
@@ -73,9 +75,6 @@ export interface Worker {
 /** What is known of breakers is at most this old while items run. */
 const BREAKERS_EVERY_MS = 1000;
 const REFUND_WINDOW_MS = 5;
-/** Pauses while the database is away. */
-const RETRY_MIN_MS = 50;
-const RETRY_MAX_MS = 1000;
 /** A concurrency row counts for no longer than this beyond an item's time limit, whatever becomes of its worker. */
 const HOLD_MARGIN_S = 60;
 
@@ -97,7 +96,7 @@ interface WorkerEvents {
  * happens before the lease is started at the end.
  */
 export function createWorker(deps: WorkerDeps): Worker {
-  const { db, store, clock, log, instance, client, pool } = deps;
+  const { db, store, clock, log, instance, client, pool, periods } = deps;
   const events = new EventEmitter<WorkerEvents>();
   const started = Promise.withResolvers<void>();
   const stopping = new AbortController();
@@ -117,6 +116,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     clock,
     log,
     instance,
+    periods,
     heldBatches: holdings.batchIds,
     onTenure: (tenure) => events.emit('tenure', tenure),
     onHeartbeat: (heartbeat) => events.emit('heartbeat', heartbeat),
@@ -129,6 +129,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     log,
     instance,
     flushMs: deps.flushMs,
+    periods,
     observe: deps.observe.flush,
     onCommitted: (items, finished) => events.emit('committed', items, finished),
     onDropped: forget,
@@ -138,11 +139,13 @@ export function createWorker(deps: WorkerDeps): Worker {
     db,
     log,
     instance,
+    retry: periods.databaseRetry,
     onReleased: (items, finished, soonestMs) => events.emit('released', items, finished, soonestMs),
   });
   const claimer = createClaimer({
     db,
     log,
+    retry: periods.databaseRetry,
     instance,
     random: Math.random,
     refreshCatalog: deps.refreshCatalog,
@@ -169,6 +172,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     clock,
     log,
     concurrency: deps.concurrency,
+    periods,
     mayClaim: () => ready && !blocked && !deps.paused() && lease.healthy(),
     mayRun: lease.stands,
     neverTwice: deps.onWorkerLoss === 'discard',
@@ -189,8 +193,7 @@ export function createWorker(deps: WorkerDeps): Worker {
       await deps.onFirstLease(workerId);
     };
     const done = await retryUntil(takeBack, {
-      min: RETRY_MIN_MS,
-      max: RETRY_MAX_MS,
+      ...periods.databaseRetry,
       signal: stopping.signal,
       onFirst: (error) => log.warn({ err: reasonOf(error) }, 'start of the worker waits for the database'),
     });

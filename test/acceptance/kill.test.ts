@@ -72,8 +72,8 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const database = await scene.database();
     const upstream = await scene.countingUpstream({ delayMs: 100 });
     const [first, second] = await Promise.all([
-      scene.start({ dsn: database.dsn, upstream, home: 'a' }),
-      scene.start({ dsn: database.dsn, upstream, home: 'b' }),
+      scene.start({ dsn: database.dsn, upstream, home: 'a', quick: true }),
+      scene.start({ dsn: database.dsn, upstream, home: 'b', quick: true }),
     ]);
     const id = await submit(first!, itemsOf(1200, 'two'));
     await completed(second!, id, 300);
@@ -96,7 +96,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const database = await scene.database();
     const upstream = await scene.faultyUpstream();
     const env = { RELAY_BATCH_CONCURRENCY: '4', RELAY_BATCH_FLUSH_MS: '0' };
-    const frozen = await scene.start({ dsn: database.dsn, upstream, home: 'a', env });
+    const frozen = await scene.start({ dsn: database.dsn, upstream, home: 'a', env, quick: true });
     const answers: ((text: string) => void)[] = [];
     upstream.answerWith((_, response) => {
       response.writeHead(200, { 'content-type': 'application/json' });
@@ -106,8 +106,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     await upstream.waitForRequests(4);
     frozen.signal('SIGSTOP');
     for (const answer of answers.splice(0)) answer('of the frozen one'); // they wait in its sockets
-    await ageLeases(database.db);
-    const other = await scene.start({ dsn: database.dsn, upstream, home: 'b', env });
+    const other = await scene.start({ dsn: database.dsn, upstream, home: 'b', env, quick: true });
     await upstream.waitForRequests(8);
     frozen.signal('SIGCONT');
     await frozen.logged('lease lost, going on under a new id');
@@ -134,14 +133,13 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const database = await scene.database();
     const upstream = await scene.faultyUpstream();
     const env = { RELAY_BATCH_CONCURRENCY: '4' };
-    const server = await scene.start({ dsn: database.dsn, upstream, env, speed: 10 });
+    const server = await scene.start({ dsn: database.dsn, upstream, env, quick: true });
     const letGo = upstream.hold();
     const id = await submit(server, itemsOf(30, 'alone'));
     await upstream.waitForRequests(4);
     server.signal('SIGSTOP');
     letGo();
-    // 40 s of its time: longer than a lease.
-    await new Promise((resolve) => setTimeout(resolve, 4000));
+    await new Promise((resolve) => setTimeout(resolve, 8000)); // longer than the lease of 6 s
     server.signal('SIGCONT');
     await finished(server, id);
     await expectRecordedOnce(server, database.db, id, 30);

@@ -9,7 +9,7 @@ import { openScene } from './support/scene.ts';
 function expectCalm(server: ServerProcess): void {
   expect(server.running()).toBe(true);
   expect(server.errors()).not.toMatch(/unhandled|uncaught|\n {4}at /i);
-  expect(server.log.filter((line) => line.level >= 50)).toEqual([]);
+  expect(server.log.filter(({ level }) => level === 'error' || level === 'fatal')).toEqual([]);
 }
 
 describe.concurrent('Postgres goes away', { timeout: 150_000 }, () => {

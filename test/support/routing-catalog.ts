@@ -65,7 +65,7 @@ export function hostKeyOf(given: Partial<HostKey> & { name: string; host: string
 }
 
 /** A policy that grants everything and holds no key, unless said otherwise. */
-export function policyOf(given: Partial<Policy> & { name: string }): Policy {
+function policyOf(given: Partial<Policy> & { name: string }): Policy {
   return {
     id: `id-${given.name}`,
     models: [],

@@ -11,7 +11,7 @@ const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
 /** Top-level members of a submission that a surface may need beside `requests` (design section 5, front-doors 1). */
-export const SUBMISSION_MEMBERS = [
+const SUBMISSION_MEMBERS = [
   'shape',
   'requests',
   'max_attempts',

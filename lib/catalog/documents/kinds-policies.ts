@@ -21,7 +21,11 @@ const STRATEGIES = [
   'session-window',
 ] as const satisfies readonly Strategy[];
 
-/** The meters that can have a price: `requests` and all parts of lib/model/usage-event.ts (a test compares them). */
+/**
+ * The meters that can have a price: `requests` and all parts of lib/model/usage-event.ts (a test compares them).
+ *
+ * @internal Exported for its tests.
+ */
 export const PRICING_METERS = [
   'requests',
   'tokens.input',

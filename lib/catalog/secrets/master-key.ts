@@ -27,7 +27,7 @@ export async function checkFingerprint(tx: Db, keyId: string | null): Promise<vo
 }
 
 /** Why the master key `keyId` cannot be used on a database where these rows are sealed; null when it can. */
-export function foreignKeyFault(sealed: readonly SealedCount[], keyId: string | null): string | null {
+function foreignKeyFault(sealed: readonly SealedCount[], keyId: string | null): string | null {
   if (sealed.every((row) => row.key_id === keyId)) return null;
   const ours = keyId === null ? 'RELAY_MASTER_KEY is missing' : `RELAY_MASTER_KEY has the fingerprint ${keyId}`;
   return `${ours}, this database was written with ${sealed.length === 1 ? sealed[0]!.key_id : describe(sealed)}`;

@@ -9,7 +9,7 @@ export type OpenaiStatus = 'validating' | 'in_progress' | 'finalizing' | 'cancel
  * What a batch is doing. `finalizing` begins with its last item's end and lasts until its files are there; a cancel
  * is `cancelling` for all of that time.
  */
-export function statusOf(row: OpenaiBatchRow): OpenaiStatus {
+function statusOf(row: OpenaiBatchRow): OpenaiStatus {
   if (row.final_status !== null) return row.final_status;
   if (row.cancelling_at !== null) return 'cancelling';
   if (row.in_progress_at === null) return 'validating';

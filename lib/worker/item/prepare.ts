@@ -120,7 +120,7 @@ export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { o
 }
 
 /** All rules of an item: its policy's, and the tier's of the key it would be sent with. */
-export function rulesFor(entry: Judged, key: HostKey | null): readonly BucketRule[] {
+function rulesFor(entry: Judged, key: HostKey | null): readonly BucketRule[] {
   const { catalog, plan } = entry;
   const own = policyRules(catalog, plan.policy, plan.model, plan.candidates[0]!.host.name);
   return key === null ? own : joinRules(own, hostKeyRules(catalog, key, plan.model));

@@ -1,10 +1,6 @@
 import type { Db } from '../../db/database.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from '../../usage/unsent.sql.ts';
-
-/** Silence after which a worker's items are rescued, and the grace after a start of Postgres (design section 3). */
-export const LEASE_SECONDS = 30;
-/** A beat has to notice a silent connection early enough that another one goes out within the lease. */
-const HEARTBEAT_WITHIN_MS = 10_000;
+import type { Periods } from '../periods.ts';
 
 /** Makes the lease of a new worker id. */
 export async function insertWorker(db: Db, id: string, instance: string): Promise<void> {
@@ -32,7 +28,12 @@ export interface Heartbeat {
 }
 
 /** Renews the lease and brings back what a worker must know; the one query of an idle replica. */
-export async function sendHeartbeat(db: Db, id: string, batchIds: readonly string[]): Promise<Heartbeat> {
+export async function sendHeartbeat(
+  db: Db,
+  id: string,
+  batchIds: readonly string[],
+  periods: Pick<Periods, 'leaseSeconds' | 'heartbeatWithinMs'>,
+): Promise<Heartbeat> {
   const result = await db.query<{
     alive: boolean;
     version: number;
@@ -65,8 +66,8 @@ export async function sendHeartbeat(db: Db, id: string, batchIds: readonly strin
           and (lease_until is null or lease_until < clock_timestamp())) as validation_due,
         exists (select from batch_cursors) or exists (select from batch_items where not_before <= statement_timestamp())
           as work_due`,
-    values: [id, batchIds, LEASE_SECONDS],
-    withinMs: HEARTBEAT_WITHIN_MS,
+    values: [id, batchIds, periods.leaseSeconds],
+    withinMs: periods.heartbeatWithinMs,
   });
   const row = result.rows[0]!;
   return {
@@ -88,7 +89,7 @@ export async function deleteWorker(db: Db, id: string): Promise<void> {
 }
 
 /** Workers silent for longer than the lease, locked against other rescuers; none while Postgres itself is young. */
-export async function lockSilentWorkers(db: Db, exceptId: string): Promise<string[]> {
+export async function lockSilentWorkers(db: Db, exceptId: string, leaseSeconds: number): Promise<string[]> {
   const result = await db.query<{ id: string }>({
     name: 'lock_silent_workers',
     text: `
@@ -96,7 +97,7 @@ export async function lockSilentWorkers(db: Db, exceptId: string): Promise<strin
       where id <> $1::uuid and beat_at < clock_timestamp() - $2::int * interval '1 second'
         and pg_postmaster_start_time() < clock_timestamp() - $2::int * interval '1 second'
       order by id for update skip locked`,
-    values: [exceptId, LEASE_SECONDS],
+    values: [exceptId, leaseSeconds],
   });
   return result.rows.map((row) => row.id);
 }
@@ -105,7 +106,7 @@ export async function lockSilentWorkers(db: Db, exceptId: string): Promise<strin
  * The instances whose workers may still run: their last heartbeat is younger than the lease, or Postgres itself is. The
  * workers that `lockSilentWorkers` would take for lost are left out.
  */
-export async function listLiveInstances(db: Db): Promise<string[]> {
+export async function listLiveInstances(db: Db, leaseSeconds: number): Promise<string[]> {
   const result = await db.query<{ instance: string }>({
     name: 'list_live_instances',
     text: `
@@ -113,7 +114,7 @@ export async function listLiveInstances(db: Db): Promise<string[]> {
       where beat_at >= clock_timestamp() - $1::int * interval '1 second'
         or pg_postmaster_start_time() >= clock_timestamp() - $1::int * interval '1 second'
       order by instance`,
-    values: [LEASE_SECONDS],
+    values: [leaseSeconds],
   });
   return result.rows.map((row) => row.instance);
 }

@@ -2,27 +2,20 @@ import { type Clock, uuidv7 } from '../../base/clock.ts';
 import { reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Db } from '../../db/database.ts';
+import type { Periods } from '../periods.ts';
 import { deleteWorker, type Heartbeat, insertWorker, sendHeartbeat } from './lease.sql.ts';
 import { beginTenure, isHeld, NO_TENURE, type Tenure } from './tenure.ts';
-
-const TICK_MS = 1000;
-const HEARTBEAT_BUSY_MS = 5000;
-const HEARTBEAT_IDLE_MS = 10_000;
-/** Silence after which nothing new is claimed, and after which running calls are given up (design section 3). */
-const STOP_CLAIMING_MS = 20_000;
-const GIVE_UP_MS = 30_000;
-/** A replica that was silent itself cannot tell a lost worker from a lost database: it rescues nobody for this long. */
-const NO_RESCUE_AFTER_GAP_MS = 30_000;
 
 export interface LeaseDeps {
   db: Db;
   clock: Clock;
   log: Log;
   instance: string;
+  periods: Periods;
   /** Batches of which this worker holds items; empty when idle. */
   heldBatches(): string[];
   onHeartbeat(heartbeat: Heartbeat): void;
-  /** No heartbeat got through for 30 s: others may have the items by now. Running calls are aborted. */
+  /** No heartbeat got through for `giveUpMs`: others may have the items by now. Running calls are aborted. */
   onSilent(): void;
   /** A worker id holds a lease: items may be claimed in this tenure. A later one follows when it is lost. */
   onTenure(tenure: Tenure): void;
@@ -35,11 +28,11 @@ export interface Lease {
   id(): string | null;
   /** The present tenure; one that has ended while no lease stands. */
   tenure(): Tenure;
-  /** A lease stands and has been renewed within 20 s. */
+  /** A lease stands and has been renewed within `stopClaimingMs`. */
   healthy(): boolean;
-  /** A lease stands and has been renewed within 30 s: what it holds is still ours. */
+  /** A lease stands and has been renewed within `giveUpMs`: what it holds is still ours. */
   stands(): boolean;
-  /** False for 30 s after this replica missed heartbeats itself. */
+  /** False for `noRescueMs` after this replica missed heartbeats itself. */
   mayRescue(): boolean;
   /** The database's clock, epoch ms, estimated from the last heartbeat. */
   dbNow(): number;
@@ -55,6 +48,7 @@ export interface Lease {
  * late writes out.
  */
 export function createLease(deps: LeaseDeps): Lease {
+  const { periods } = deps;
   let { tenure, end } = { tenure: NO_TENURE, end: () => {} };
   /** The id of the tenure to come: an insert whose answer was lost is repeated with the same one. */
   let nextId = uuidv7(deps.clock.now());
@@ -75,8 +69,8 @@ export function createLease(deps: LeaseDeps): Lease {
         lastHeartbeat = start;
         deps.onTenure(tenure);
       }
-      const result = await sendHeartbeat(deps.db, tenure.workerId, deps.heldBatches());
-      if (start - lastHeartbeat > STOP_CLAIMING_MS) gapEnded = deps.clock.monotonic();
+      const result = await sendHeartbeat(deps.db, tenure.workerId, deps.heldBatches(), periods);
+      if (start - lastHeartbeat > periods.stopClaimingMs) gapEnded = deps.clock.monotonic();
       lastHeartbeat = start;
       offset = result.nowMs - deps.clock.now();
       silent = false;
@@ -100,16 +94,20 @@ export function createLease(deps: LeaseDeps): Lease {
   const tick = () => {
     const now = deps.clock.monotonic();
     // A tick far too late means that this process itself stood still.
-    const frozen = now - lastTick > STOP_CLAIMING_MS;
+    const frozen = now - lastTick > periods.stopClaimingMs;
     lastTick = now;
     const age = now - lastHeartbeat;
-    if (age > GIVE_UP_MS && !silent && !frozen) {
+    if (age > periods.giveUpMs && !silent && !frozen) {
       silent = true;
-      deps.log.warn('no heartbeat for 30 s, giving up running calls');
+      deps.log.warn(`no heartbeat for ${periods.giveUpMs / 1000} s, giving up running calls`);
       deps.onSilent();
     }
     const busy = deps.heldBatches().length > 0;
-    if (!isHeld(tenure) || frozen || age >= (busy ? HEARTBEAT_BUSY_MS : HEARTBEAT_IDLE_MS) - TICK_MS / 2)
+    if (
+      !isHeld(tenure) ||
+      frozen ||
+      age >= (busy ? periods.heartbeatBusyMs : periods.heartbeatIdleMs) - periods.tickMs / 2
+    )
       void heartbeatNow();
   };
 
@@ -117,14 +115,14 @@ export function createLease(deps: LeaseDeps): Lease {
 
   return {
     start() {
-      timer = setInterval(tick, TICK_MS);
+      timer = setInterval(tick, periods.tickMs);
       void heartbeatNow();
     },
     id: () => (isHeld(tenure) ? tenure.workerId : null),
     tenure: () => tenure,
-    healthy: () => isHeld(tenure) && deps.clock.monotonic() - lastHeartbeat < STOP_CLAIMING_MS,
-    stands: () => isHeld(tenure) && deps.clock.monotonic() - lastHeartbeat < GIVE_UP_MS,
-    mayRescue: () => deps.clock.monotonic() - gapEnded > NO_RESCUE_AFTER_GAP_MS,
+    healthy: () => isHeld(tenure) && deps.clock.monotonic() - lastHeartbeat < periods.stopClaimingMs,
+    stands: () => isHeld(tenure) && deps.clock.monotonic() - lastHeartbeat < periods.giveUpMs,
+    mayRescue: () => deps.clock.monotonic() - gapEnded > periods.noRescueMs,
     dbNow: () => deps.clock.now() + offset,
     heartbeatNow,
     async stop(clean) {

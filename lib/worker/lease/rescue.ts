@@ -11,6 +11,8 @@ export interface RescueDeps {
   instance: string;
   /** `discard`: an item whose worker was lost is never sent a second time. */
   onWorkerLoss: 'rerun' | 'discard';
+  /** Silence after which a worker is lost (`Periods`). */
+  leaseSeconds: number;
 }
 
 export interface Rescued {
@@ -20,7 +22,7 @@ export interface Rescued {
 
 /** Takes back the items of workers that are silent for longer than the lease. `selfId` is never among them. */
 export function rescueSilent(deps: RescueDeps, selfId: string): Promise<Rescued> {
-  return rescue(deps, (tx) => lockSilentWorkers(tx, selfId));
+  return rescue(deps, (tx) => lockSilentWorkers(tx, selfId, deps.leaseSeconds));
 }
 
 /** Takes back, at once, the items of this instance's own former workers: the instance has started again. */

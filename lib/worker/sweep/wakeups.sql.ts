@@ -1,11 +1,14 @@
 import type { Db } from '../../db/database.ts';
-import { LEASE_SECONDS } from '../lease/lease.sql.ts';
 
 /**
  * Items that could run now, counted up to `most`, and workers whose lease stands. statement_timestamp, because an index
  * condition cannot hold the volatile clock_timestamp.
  */
-export async function readDemand(db: Db, most: number): Promise<{ due: number; workers: number }> {
+export async function readDemand(
+  db: Db,
+  most: number,
+  leaseSeconds: number,
+): Promise<{ due: number; workers: number }> {
   const result = await db.query<{ due: number; workers: number }>({
     name: 'read_demand',
     text: `
@@ -15,7 +18,7 @@ export async function readDemand(db: Db, most: number): Promise<{ due: number; w
               select from batch_items where not_before <= statement_timestamp() limit $1::int) released))::int as due,
         (select count(*) from workers
           where beat_at > clock_timestamp() - $2::int * interval '1 second')::int as workers`,
-    values: [most, LEASE_SECONDS],
+    values: [most, leaseSeconds],
   });
   return result.rows[0]!;
 }

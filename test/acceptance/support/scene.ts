@@ -1,6 +1,8 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { expect } from 'vitest';
+import { ILLEGAL_TRANSITION } from '../../../lib/base/modes.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 import { type ServerOptions, type ServerProcess, startServer } from '../../support/server.ts';
 import { type SpawnedUpstream, spawnUpstream } from '../../support/spawn-upstream.ts';
@@ -69,6 +71,7 @@ export async function openScene(onTestFinished: (work: () => Promise<void>) => v
         server.signal('SIGCONT');
         server.signal(options.dsn === null ? 'SIGTERM' : 'SIGKILL');
         await server.exited;
+        expect(server.log.filter(({ msg }) => msg === ILLEGAL_TRANSITION)).toEqual([]);
       });
       if (options.waitUntilReady !== false) await server.ready();
       return server;

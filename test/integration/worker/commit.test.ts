@@ -313,10 +313,10 @@ describe('a rescue', () => {
     const [{ young }] = (await sql(
       `select pg_postmaster_start_time() > clock_timestamp() - interval '30 seconds' as young`,
     )) as [{ young: boolean }];
-    const silent = await database.db.transaction((tx) => lockSilentWorkers(tx, uuidv7()));
+    const silent = await database.db.transaction((tx) => lockSilentWorkers(tx, uuidv7(), 30));
     if (young) expect(silent).toEqual([]);
     else expect(silent).toContain(old);
-    expect(await database.db.transaction((tx) => lockSilentWorkers(tx, old))).not.toContain(old);
+    expect(await database.db.transaction((tx) => lockSilentWorkers(tx, old, 30))).not.toContain(old);
   });
 
   test('a former worker is one of the same instance only', async () => {

@@ -12,6 +12,7 @@ import { createGroupCommit, type GroupCommitDeps } from '../../../lib/worker/com
 import type { FinalItem } from '../../../lib/worker/commit-group.ts';
 import { NO_ROUTE } from '../../../lib/worker/item/outcome.ts';
 import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
+import { PERIODS } from '../../../lib/worker/periods.ts';
 import { claim, makeBatch, makeWorker, success } from '../../support/batches.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 import { strictLog } from '../../support/strict-log.ts';
@@ -53,6 +54,7 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
     log: strictLog(),
     instance: 'test',
     flushMs: 1,
+    periods: PERIODS,
     onCommitted: (group, finished) => {
       told.committed += group.length;
       told.finished.push(...finished);

@@ -242,7 +242,7 @@ describe('the sweep', () => {
 
   function sweeper(change: Partial<SweepDeps> = {}) {
     const told = { woken: 0, compacted: [] as string[], validated: 0, purged: 0 };
-    const rescue = { db: database.db, log, instance: 'me', onWorkerLoss: 'rerun' as const };
+    const rescue = { db: database.db, log, instance: 'me', onWorkerLoss: 'rerun' as const, leaseSeconds: 30 };
     const made = createSweeper({
       db: database.db,
       store: payloads,

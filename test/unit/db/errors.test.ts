@@ -9,6 +9,7 @@ import {
   isDatabaseAway,
   isDataError,
   isRetryable,
+  retryLevel,
   sqlState,
 } from '../../../lib/db/errors.ts';
 
@@ -72,6 +73,10 @@ const CASES: (readonly [DatabaseErrorClass, unknown])[] = [
   ['foreign', null],
   ['foreign', undefined],
 ];
+
+test.each(CASES)('is logged as an error unless waiting alone may mend it: %s: %s', (known, error) => {
+  expect(retryLevel(error)).toBe(['away', 'busy', 'retry'].includes(known) ? 'warn' : 'error');
+});
 
 test.each(CASES)('is %s: %s', (known, error) => {
   expect(classOf(error)).toBe(known);

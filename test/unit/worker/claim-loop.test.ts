@@ -5,6 +5,7 @@ import type { BatchContext, ClaimedItem } from '../../../lib/model/batch.ts';
 import { type ClaimLoop, createClaimLoop } from '../../../lib/worker/claim-loop.ts';
 import { createHoldings } from '../../../lib/worker/holdings.ts';
 import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
+import { PERIODS } from '../../../lib/worker/periods.ts';
 import { strictLog } from '../../support/strict-log.ts';
 
 const loops: ClaimLoop[] = [];
@@ -40,6 +41,7 @@ function harness() {
   const loop = createClaimLoop({
     clock: { ...systemClock, monotonic: () => world.now },
     log: log as unknown as Log,
+    periods: PERIODS,
     claimer: {
       claim: async ({ workerId }) => ({ more: false, nextDueMs: null, ...(await ask(`claim ${workerId}`)) }),
       releaseUnheld: async ({ workerId }) => void (await ask(`release ${workerId}`)),

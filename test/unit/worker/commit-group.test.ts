@@ -19,6 +19,8 @@ interface World {
   response?: Buffer | null;
 }
 
+const AT_ONCE = { min: 1, max: 1 };
+
 const fail = () => {
   throw new Error('no');
 };
@@ -49,6 +51,7 @@ async function record({ store = [], database = [], response = Buffer.from('{}') 
       } as unknown as PayloadStore,
       clock: { ...systemClock, now: () => Date.now() + world.skewMs },
       log: strictLog(),
+      periods: { databaseRetry: AT_ONCE, storeRetry: AT_ONCE },
       instance: 'test',
       knownRoutes: new Map(),
     },

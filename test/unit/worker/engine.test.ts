@@ -5,6 +5,7 @@ import { createEngine, type Engine } from '../../../lib/worker/engine.ts';
 import { createHoldings } from '../../../lib/worker/holdings.ts';
 import { type Outcome, refused, released } from '../../../lib/worker/item/outcome.ts';
 import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
+import { PERIODS } from '../../../lib/worker/periods.ts';
 import type { Waiting } from '../../../lib/worker/slot-queue.ts';
 import { strictLog } from '../../support/strict-log.ts';
 
@@ -41,6 +42,7 @@ function harness(concurrency = 1) {
     clock: systemClock,
     log: strictLog(),
     concurrency,
+    periods: PERIODS,
     mayClaim: () => lease.claims,
     mayRun: () => lease.stands,
     neverTwice: false,
