@@ -1,14 +1,6 @@
 import type { Db } from '../db/database.ts';
-import {
-  BUCKET,
-  DIMENSIONS,
-  type Dimension,
-  figureValues,
-  type GroupKey,
-  KEY_NAMES,
-  nameIfAsked,
-} from './usage-figures.sql.ts';
-import { FILTER_PARAMETERS, MATCHES, type UsageFilter } from './usage-filter.sql.ts';
+import { BUCKET, type Dimension, figureValues, type GroupKey, KEY_NAMES } from './usage-figures.sql.ts';
+import { MATCHES, type UsageFilter } from './usage-filter.sql.ts';
 
 // Seven to nine significant bits: 511 as it is, 1,001 to 1,000, 10,001 to 9,984; at most 0.8 % too low.
 const ROUNDED = `case when e.duration_ms < 512 then e.duration_ms when e.duration_ms < 2048 then e.duration_ms & -4
@@ -18,8 +10,20 @@ const ROUNDED = `case when e.duration_ms < 512 then e.duration_ms when e.duratio
 const DURATIONS = `
   select ${KEY_NAMES}, '[' || string_agg(duration || ',' || n, ',') || ']' as histogram
   from (
-    select ${BUCKET}, ${DIMENSIONS.map((dimension) => `${nameIfAsked(dimension)} as group_${dimension}`).join(', ')},
-      case when $${FILTER_PARAMETERS + 3}::bool then e.duration_ms else ${ROUNDED} end as duration, count(*) as n
+    select ${BUCKET},
+      case when 'model' = any($38::text[]) then r.model end as group_model,
+      case when 'host' = any($38::text[]) then r.host end as group_host,
+      case when 'provider' = any($38::text[]) then r.provider end as group_provider,
+      case when 'policy' = any($38::text[]) then a.policy end as group_policy,
+      case when 'project' = any($38::text[]) then a.project end as group_project,
+      case when 'team' = any($38::text[]) then a.team end as group_team,
+      case when 'principal_id' = any($38::text[]) then a.principal_id end as group_principal_id,
+      case when 'credential_id' = any($38::text[]) then a.credential_id end as group_credential_id,
+      case when 'batch_id' = any($38::text[]) then e.batch_id end as group_batch_id,
+      case when 'error_kind' = any($38::text[]) then e.error_kind end as group_error_kind,
+      case when 'finish_reason' = any($38::text[]) then e.finish_reason end as group_finish_reason,
+      case when 'status' = any($38::text[]) then e.status end as group_status,
+      case when $40::bool then e.duration_ms else ${ROUNDED} end as duration, count(*) as n
     from usage_events e
     left join usage_routes r on r.id = e.route
     left join usage_attributions a on a.batch_id = e.batch_id

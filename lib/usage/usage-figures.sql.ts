@@ -1,26 +1,13 @@
 import type { Db } from '../db/database.ts';
-import { TOKEN_PARTS } from '../model/usage-event.ts';
 import type { TokenSums } from './usage.sql.ts';
-import { FILTER_PARAMETERS, filterValues, MATCHES, type UsageFilter, youngestBatch } from './usage-filter.sql.ts';
+import { filterValues, MATCHES, type UsageFilter, youngestBatch } from './usage-filter.sql.ts';
 
-/** What figures can be grouped by, and where it stands. `source` is the same for all events and needs no column. */
-const COLUMNS = {
-  model: 'r.model',
-  host: 'r.host',
-  provider: 'r.provider',
-  policy: 'a.policy',
-  project: 'a.project',
-  team: 'a.team',
-  principal_id: 'a.principal_id',
-  credential_id: 'a.credential_id',
-  batch_id: 'e.batch_id',
-  error_kind: 'e.error_kind',
-  finish_reason: 'e.finish_reason',
-  status: 'e.status',
-} as const;
-
-export type Dimension = keyof typeof COLUMNS;
-export const DIMENSIONS = Object.keys(COLUMNS) as readonly Dimension[];
+/** What figures can be grouped by. `source` is the same for all events and needs no column. */
+const OF_ROUTE = ['model', 'host', 'provider'] as const;
+const OF_OWNER = ['policy', 'project', 'team', 'principal_id', 'credential_id'] as const;
+const OF_EVENT = ['batch_id', 'error_kind', 'finish_reason', 'status'] as const;
+export const DIMENSIONS = [...OF_ROUTE, ...OF_OWNER, ...OF_EVENT] as const;
+export type Dimension = (typeof DIMENSIONS)[number];
 
 /**
  * Which group a row is about: the bucket's start (the epoch without an interval) and its value by dimension, null when
@@ -45,59 +32,91 @@ export interface FiguresRow extends TokenSums, GroupKey {
   durations: Buffer | null;
 }
 
-const own = (n: number) => `$${FILTER_PARAMETERS + n}`;
-const ASKED = `${own(1)}::text[]`;
-const INTERVAL = `${own(2)}::interval`;
-const EPOCH = `'epoch'::timestamptz`;
+// Parameters after the 37 of the filter: $38 the dimensions asked for, $39 the interval, $40 and $41 batches and the one that
+// stands for each. What is not asked for is a constant in each plan: the planner drops it, and the join for it.
+
 /** Start of an event's bucket; the epoch without an interval. */
-export const BUCKET = `case when ${INTERVAL} is null then ${EPOCH} else date_bin(${INTERVAL}, e.ts, ${EPOCH}) end as bucket`;
+export const BUCKET = `case when $39::interval is null then 'epoch'::timestamptz
+      else date_bin($39::interval, e.ts, 'epoch'::timestamptz) end as bucket`;
 
-/** SQL of a dimension's value where it is asked for. Else it is a constant: the planner drops it, and the join for it. */
-export const nameIfAsked = (dimension: Dimension, column: string = COLUMNS[dimension], asked = ASKED) =>
-  `case when '${dimension}' = any(${asked}) then ${column} end`;
-const anyAsked = (dimensions: readonly Dimension[]) => `${ASKED} && array['${dimensions.join("', '")}']`;
 /** What rows are grouped by. */
-export const KEY_NAMES = ['bucket', ...DIMENSIONS.map((dimension) => `group_${dimension}`)].join(', ');
-const OF_EVENT: readonly Dimension[] = ['error_kind', 'finish_reason', 'status'];
-const OF_ROUTE = DIMENSIONS.filter((dimension) => COLUMNS[dimension].startsWith('r.'));
-const OF_OWNER = DIMENSIONS.filter((dimension) => COLUMNS[dimension].startsWith('a.'));
-const SUMMED = [...TOKEN_PARTS.map((part) => `tokens_${part}`), 'cost_nanos'];
+export const KEY_NAMES = `bucket,
+    group_model, group_host, group_provider, group_policy, group_project, group_team, group_principal_id,
+    group_credential_id, group_batch_id, group_error_kind, group_finish_reason, group_status`;
 
-// One batch stands for all whose owners are the same as far as is asked. Found before (`shareOwners`), and not by a part
+// One batch stands for all whose owners are the same in the dimensions that count. Found before (`shareOwners`), and not by a part
 // of this statement: with a window function in it no process but the first one would count. The sub-selects and the range
 // of all ids make the planner expect one row, and so few groups: only then does each process add up what it reads.
 const OWNERS = `left join (
-      select u.batch_id, u.batch from unnest((select ${own(3)}::uuid[]), (select ${own(4)}::uuid[])) as u (batch_id, batch)
+      select u.batch_id, u.batch from unnest((select $40::uuid[]), (select $41::uuid[])) as u (batch_id, batch)
       where u.batch_id between '00000000-0000-0000-0000-000000000000' and 'ffffffff-ffff-ffff-ffff-ffffffffffff'
     ) o on o.batch_id = e.batch_id`;
 
-// A sum that filters nulls skips the call for them, and most of these columns are null: 0.56 s against 0.96 s a million.
-const sumOf = (column: string) => `sum(${column}) filter (where ${column} is not null)`;
-
-/**
- * Events are counted by their own columns and by the ids of route and batch, once and in parallel; names come to the few
- * rows that this leaves, which are then added up by name. A join of all events with names takes as long as all sums.
+/*
+ * Events are counted by their own columns and by the ids of route and batch, once and in parallel. The few rows that
+ * this leaves are joined with names, and added up by name. A join of all events with names takes as long as all sums.
  * Nothing is sorted here: for the sake of an order the planner sorts all events.
+ *
+ * The statement has four forms: with or without owners found before, with or without all durations. The pieces below are
+ * what they share, in the order of the text.
  */
-const sums = ({ owners, durations }: { owners: boolean; durations: boolean }) => `
-  select f.bucket, ${DIMENSIONS.map((dimension) => `${nameIfAsked(dimension, COLUMNS[dimension].replace('e.', 'f.'))} as group_${dimension}`).join(', ')},
+
+const BY_NAME = `
+  select f.bucket,
+    case when 'model' = any($38::text[]) then r.model end as group_model,
+    case when 'host' = any($38::text[]) then r.host end as group_host,
+    case when 'provider' = any($38::text[]) then r.provider end as group_provider,
+    case when 'policy' = any($38::text[]) then a.policy end as group_policy,
+    case when 'project' = any($38::text[]) then a.project end as group_project,
+    case when 'team' = any($38::text[]) then a.team end as group_team,
+    case when 'principal_id' = any($38::text[]) then a.principal_id end as group_principal_id,
+    case when 'credential_id' = any($38::text[]) then a.credential_id end as group_credential_id,
+    case when 'batch_id' = any($38::text[]) then f.batch_id end as group_batch_id,
+    case when 'error_kind' = any($38::text[]) then f.error_kind end as group_error_kind,
+    case when 'finish_reason' = any($38::text[]) then f.finish_reason end as group_finish_reason,
+    case when 'status' = any($38::text[]) then f.status end as group_status,
     sum(f.requests)::bigint as requests, sum(f.errors)::bigint as errors, sum(f.unpriced)::bigint as unpriced,
-    sum(f.sent)::bigint as sent, ${SUMMED.map((column) => `sum(f.${column})::text as ${column}`).join(', ')},
-    ${durations ? "string_agg(f.durations, ''::bytea) as durations" : 'null::bytea as durations'},
-    sum(f.duration_sum)::bigint as duration_sum, max(f.duration_max) as duration_max
-  from (
-    select ${BUCKET}, case when ${anyAsked([...OF_OWNER, 'batch_id'])} then ${owners ? 'o.batch' : 'e.batch_id'} end as batch_id,
-      case when ${anyAsked(OF_ROUTE)} then e.route end as route,
-      ${OF_EVENT.map((dimension) => `${nameIfAsked(dimension)} as ${dimension}`).join(', ')},
+    sum(f.sent)::bigint as sent,
+    sum(f.tokens_input)::text as tokens_input, sum(f.tokens_output)::text as tokens_output,
+    sum(f.tokens_cache_read)::text as tokens_cache_read, sum(f.tokens_cache_creation)::text as tokens_cache_creation,
+    sum(f.tokens_cache_creation_5m)::text as tokens_cache_creation_5m,
+    sum(f.tokens_cache_creation_1h)::text as tokens_cache_creation_1h,
+    sum(f.tokens_reasoning)::text as tokens_reasoning, sum(f.tokens_audio_input)::text as tokens_audio_input,
+    sum(f.tokens_audio_output)::text as tokens_audio_output,
+    sum(f.tokens_accepted_prediction)::text as tokens_accepted_prediction,
+    sum(f.tokens_rejected_prediction)::text as tokens_rejected_prediction,
+    sum(f.tokens_server_tool_use)::text as tokens_server_tool_use, sum(f.cost_nanos)::text as cost_nanos,
+    sum(f.duration_sum)::bigint as duration_sum, max(f.duration_max) as duration_max`;
+
+const NEEDS_BATCH = `$38::text[] && array['policy', 'project', 'team', 'principal_id', 'credential_id', 'batch_id']`;
+
+// A sum that filters nulls skips the call for them, and most of these columns are null: 0.56 s against 0.96 s a million.
+const COUNTS = `case when $38::text[] && array['model', 'host', 'provider'] then e.route end as route,
+      case when 'error_kind' = any($38::text[]) then e.error_kind end as error_kind,
+      case when 'finish_reason' = any($38::text[]) then e.finish_reason end as finish_reason,
+      case when 'status' = any($38::text[]) then e.status end as status,
       count(*) as requests, count(e.error_kind) as errors, count(e.started_at) as sent,
       count(*) filter (where e.status > 0 and e.cost_nanos is null) as unpriced,
-      ${SUMMED.map((column) => `${sumOf(`e.${column}`)} as ${column}`).join(', ')},
-      ${
-        durations
-          ? "string_agg(int4send(e.duration_ms), ''::bytea) filter (where e.started_at is not null) as durations, null::bigint as duration_sum, null::int as duration_max"
-          : 'sum(e.duration_ms) filter (where e.started_at is not null) as duration_sum, max(e.duration_ms) filter (where e.started_at is not null) as duration_max'
-      }
-    from usage_events e ${owners ? OWNERS : ''}
+      sum(e.tokens_input) filter (where e.tokens_input is not null) as tokens_input,
+      sum(e.tokens_output) filter (where e.tokens_output is not null) as tokens_output,
+      sum(e.tokens_cache_read) filter (where e.tokens_cache_read is not null) as tokens_cache_read,
+      sum(e.tokens_cache_creation) filter (where e.tokens_cache_creation is not null) as tokens_cache_creation,
+      sum(e.tokens_cache_creation_5m) filter (where e.tokens_cache_creation_5m is not null) as tokens_cache_creation_5m,
+      sum(e.tokens_cache_creation_1h) filter (where e.tokens_cache_creation_1h is not null) as tokens_cache_creation_1h,
+      sum(e.tokens_reasoning) filter (where e.tokens_reasoning is not null) as tokens_reasoning,
+      sum(e.tokens_audio_input) filter (where e.tokens_audio_input is not null) as tokens_audio_input,
+      sum(e.tokens_audio_output) filter (where e.tokens_audio_output is not null) as tokens_audio_output,
+      sum(e.tokens_accepted_prediction) filter (where e.tokens_accepted_prediction is not null) as tokens_accepted_prediction,
+      sum(e.tokens_rejected_prediction) filter (where e.tokens_rejected_prediction is not null) as tokens_rejected_prediction,
+      sum(e.tokens_server_tool_use) filter (where e.tokens_server_tool_use is not null) as tokens_server_tool_use,
+      sum(e.cost_nanos) filter (where e.cost_nanos is not null) as cost_nanos`;
+
+const ALL_DURATIONS = `string_agg(int4send(e.duration_ms), ''::bytea) filter (where e.started_at is not null) as durations,
+      null::bigint as duration_sum, null::int as duration_max`;
+const SUM_OF_DURATIONS = `sum(e.duration_ms) filter (where e.started_at is not null) as duration_sum,
+      max(e.duration_ms) filter (where e.started_at is not null) as duration_max`;
+
+const BY_ID = `
     where ${MATCHES} group by 1, 2, 3, 4, 5, 6
   ) f
   left join usage_routes r on r.id = f.route
@@ -105,10 +124,42 @@ const sums = ({ owners, durations }: { owners: boolean; durations: boolean }) =>
   group by ${KEY_NAMES}`;
 
 const SUMS = {
-  false_false: { name: 'sum_usage_figures', text: sums({ owners: false, durations: false }) },
-  false_true: { name: 'sum_usage_figures_durations', text: sums({ owners: false, durations: true }) },
-  true_false: { name: 'sum_usage_figures_owners', text: sums({ owners: true, durations: false }) },
-  true_true: { name: 'sum_usage_figures_owners_durations', text: sums({ owners: true, durations: true }) },
+  false_false: {
+    name: 'sum_usage_figures',
+    text: `${BY_NAME}, null::bytea as durations
+  from (
+    select ${BUCKET}, case when ${NEEDS_BATCH} then e.batch_id end as batch_id,
+      ${COUNTS},
+      ${SUM_OF_DURATIONS}
+    from usage_events e ${BY_ID}`,
+  },
+  false_true: {
+    name: 'sum_usage_figures_durations',
+    text: `${BY_NAME}, string_agg(f.durations, ''::bytea) as durations
+  from (
+    select ${BUCKET}, case when ${NEEDS_BATCH} then e.batch_id end as batch_id,
+      ${COUNTS},
+      ${ALL_DURATIONS}
+    from usage_events e ${BY_ID}`,
+  },
+  true_false: {
+    name: 'sum_usage_figures_owners',
+    text: `${BY_NAME}, null::bytea as durations
+  from (
+    select ${BUCKET}, case when ${NEEDS_BATCH} then o.batch end as batch_id,
+      ${COUNTS},
+      ${SUM_OF_DURATIONS}
+    from usage_events e ${OWNERS} ${BY_ID}`,
+  },
+  true_true: {
+    name: 'sum_usage_figures_owners_durations',
+    text: `${BY_NAME}, string_agg(f.durations, ''::bytea) as durations
+  from (
+    select ${BUCKET}, case when ${NEEDS_BATCH} then o.batch end as batch_id,
+      ${COUNTS},
+      ${ALL_DURATIONS}
+    from usage_events e ${OWNERS} ${BY_ID}`,
+  },
 } as const;
 
 /** How figures are best gathered, by how much there is. */
@@ -138,8 +189,8 @@ export async function beginFigures(tx: Db, filter: UsageFilter, mostDurations = 
         set_config('cpu_operator_cost', '0.05', true),
         set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'on', true)] as settings,
         current_setting('server_version_num')::int >= 160000 as parallel,
-        (select count(*) from (select from usage_attributions where batch_id < $1::uuid limit ${FEW_BATCHES + 1}) b) as batches`,
-    values: [batches],
+        (select count(*) from (select from usage_attributions where batch_id < $1::uuid limit $2::int) b) as batches`,
+    values: [batches, FEW_BATCHES + 1],
   });
   const explained = await tx.query<{ 'QUERY PLAN': [{ Plan: { 'Plan Rows': number } }] }>({
     name: 'estimate_usage_figures',
@@ -187,7 +238,13 @@ export async function sumFigures(
 const SHARED = `
   select array_agg(o.batch_id)::text as batches, array_agg(o.batch)::text as shared
   from (
-    select o.batch_id, first_value(o.batch_id) over (partition by ${OF_OWNER.map((dimension) => nameIfAsked(dimension, `o.${dimension}`, '$2::text[]')).join(', ')}) as batch
+    select o.batch_id, first_value(o.batch_id) over (partition by
+      case when 'policy' = any($2::text[]) then o.policy end,
+      case when 'project' = any($2::text[]) then o.project end,
+      case when 'team' = any($2::text[]) then o.team end,
+      case when 'principal_id' = any($2::text[]) then o.principal_id end,
+      case when 'credential_id' = any($2::text[]) then o.credential_id end
+    ) as batch
     from usage_attributions o where o.batch_id < $1::uuid) o`;
 
 /** Batches, and for each the one that stands for all with the same owner; two arrays of ids as text, null without any. */

@@ -42,11 +42,8 @@ export interface UsageFilter {
   relay_key_hash: string[] | null;
 }
 
-/** How many parameters `MATCHES` takes: those of a statement's own follow. */
-export const FILTER_PARAMETERS = 37;
-
 /**
- * Condition on `usage_events e`, parameters $1 to $37. Planned anew for each call, so that what is not filtered by folds
+ * Condition on `usage_events e`, parameters $1 to $37; those of a statement's own follow from $38. Planned anew for each call, so that what is not filtered by folds
  * away and partitions of batches that came after `to` are not opened (a batch cannot be younger than its events; the day
  * is for clocks of replicas that made the ids).
  */

@@ -1,6 +1,6 @@
 import type { Db } from '../db/database.ts';
-import { TOKEN_PARTS, type TokenPart } from '../model/usage-event.ts';
-import { FILTER_PARAMETERS, filterValues, MATCHES, type UsageFilter } from './usage-filter.sql.ts';
+import type { TokenPart } from '../model/usage-event.ts';
+import { filterValues, MATCHES, type UsageFilter } from './usage-filter.sql.ts';
 
 /**
  * Makes the transaction one for reports, with one view of the data for all its statements, and gives the database's time
@@ -66,23 +66,24 @@ export interface EventPosition {
   batch_idx: number;
 }
 
-const own = (n: number) => `$${FILTER_PARAMETERS + n}`;
-const tokenColumns = TOKEN_PARTS.map((part) => `e.tokens_${part}`).join(', ');
-
-// The page is found first, by the index on time; names are looked up for its rows only.
+// The page is found first, by the index on time; names are looked up for its rows only. Its own parameters follow the 37
+// of the filter.
 const LIST_EVENTS = `
   select e.batch_id, e.batch_idx, e.ts, e.status, e.attempts, e.duration_ms, e.started_at, e.response_start_ms,
-    e.response_end_ms, e.error_kind, e.error_message, e.finish_reason, e.instance, ${tokenColumns},
+    e.response_end_ms, e.error_kind, e.error_message, e.finish_reason, e.instance,
+    e.tokens_input, e.tokens_output, e.tokens_cache_read, e.tokens_cache_creation, e.tokens_cache_creation_5m,
+    e.tokens_cache_creation_1h, e.tokens_reasoning, e.tokens_audio_input, e.tokens_audio_output,
+    e.tokens_accepted_prediction, e.tokens_rejected_prediction, e.tokens_server_tool_use,
     e.cost_nanos::text, e.cost_breakdown,
     r.requested_model, r.model, r.provider, r.host, r.host_key, r.adapter, r.pricing, r.resolved_via,
     a.owner, a.policy, a.project, a.team, a.principal_kind, a.principal_id, a.credential_kind, a.credential_id
   from (
     select * from usage_events e
     where ${MATCHES}
-      and (${own(1)}::timestamptz is null
-        or (e.ts, e.batch_id, e.batch_idx) < (${own(1)}::timestamptz, ${own(2)}::uuid, ${own(3)}::int))
+      and ($38::timestamptz is null
+        or (e.ts, e.batch_id, e.batch_idx) < ($38::timestamptz, $39::uuid, $40::int))
     order by e.ts desc, e.batch_id desc, e.batch_idx desc
-    limit ${own(4)}::int
+    limit $41::int
   ) e
   left join usage_routes r on r.id = e.route
   left join usage_attributions a on a.batch_id = e.batch_id
@@ -109,7 +110,15 @@ export interface BatchSums extends TokenSums {
 }
 
 const SUM_BATCH = `
-  select ${TOKEN_PARTS.map((part) => `sum(tokens_${part})::text as tokens_${part}`).join(', ')},
+  select
+    sum(tokens_input)::text as tokens_input, sum(tokens_output)::text as tokens_output,
+    sum(tokens_cache_read)::text as tokens_cache_read, sum(tokens_cache_creation)::text as tokens_cache_creation,
+    sum(tokens_cache_creation_5m)::text as tokens_cache_creation_5m,
+    sum(tokens_cache_creation_1h)::text as tokens_cache_creation_1h, sum(tokens_reasoning)::text as tokens_reasoning,
+    sum(tokens_audio_input)::text as tokens_audio_input, sum(tokens_audio_output)::text as tokens_audio_output,
+    sum(tokens_accepted_prediction)::text as tokens_accepted_prediction,
+    sum(tokens_rejected_prediction)::text as tokens_rejected_prediction,
+    sum(tokens_server_tool_use)::text as tokens_server_tool_use,
     sum(cost_nanos)::text as cost_nanos,
     (count(*) filter (where status > 0 and cost_nanos is null))::int as unpriced
   from usage_events where batch_id = $1::uuid`;

@@ -19,6 +19,8 @@ export interface FoundStatement {
   parameters: number | null;
   /** Kinds of value by column; null when the call names no row type. */
   row: Record<string, string[]> | null;
+  /** What the text is built with beyond constants that are put together: calls, choices, sums. */
+  built: string[];
 }
 
 /** A call whose name and text are code, over what the module has at its top level. */
@@ -53,8 +55,8 @@ export function readStatements(folder = join(ROOT, 'lib')): FoundStatement[] {
     const printed = JSON.parse(output) as [string, { call: number; name: string; text: string }[]][];
     return printed.flatMap(([file, statements]) =>
       statements.map(({ call, name, text }) => {
-        const { at, parameters, row } = calls.get(file)![call]!;
-        return { at, name, text, parameters, row };
+        const { at, parameters, row, built } = calls.get(file)![call]!;
+        return { at, name, text, parameters, row, built };
       }),
     );
   } finally {
@@ -107,6 +109,7 @@ function readCall(checker: ts.TypeChecker, node: ts.CallExpression, at: string):
     at,
     code: `${frame.join(' ')} statements_.push({ call, ${name.getText()}, ${text.getText()} });${' }'.repeat(frame.length)}`,
     parameters: listed ? list.elements.length : null,
+    built: builtWith(checker, text),
     row: rowType === undefined ? null : kindsByColumn(checker, checker.getTypeFromTypeNode(rowType), node),
   };
 }
@@ -160,6 +163,40 @@ function frameOf(checker: ts.TypeChecker, nodes: readonly ts.Node[], at: string)
   };
   for (const node of nodes) visit(node);
   return frame;
+}
+
+/**
+ * Walks from a text through the constants it names, into other modules too. `INPUT.sql.x` ends a way: what statementInput
+ * makes has tests of its own.
+ */
+function builtWith(checker: ts.TypeChecker, text: ts.Node): string[] {
+  const built: string[] = [];
+  const seen = new Set<ts.Node>();
+  const follow = (symbol: ts.Symbol | undefined): void => {
+    const target = symbol && symbol.flags & ts.SymbolFlags.Alias ? checker.getAliasedSymbol(symbol) : symbol;
+    const declaration = target?.declarations?.[0];
+    const variable = declaration && ts.findAncestor(declaration, ts.isVariableDeclaration);
+    if (variable === undefined || seen.has(variable) || ts.findAncestor(text, (one) => one === variable)) return;
+    seen.add(variable);
+    if (variable.initializer) visit(variable.initializer);
+  };
+  const visit = (node: ts.Node): void => {
+    if (ts.isPropertyAccessExpression(node) && /^INPUT\.sql\.\w+$/.test(node.getText())) return;
+    if (ts.isCallExpression(node) || ts.isConditionalExpression(node) || ts.isBinaryExpression(node)) {
+      built.push(node.getText().replace(/\s+/g, ' ').slice(0, 60));
+      return;
+    }
+    // The index chooses from a list that is closed.
+    if (ts.isElementAccessExpression(node)) {
+      visit(node.expression);
+      return;
+    }
+    if (ts.isShorthandPropertyAssignment(node)) follow(checker.getShorthandAssignmentValueSymbol(node));
+    else if (ts.isIdentifier(node)) follow(checker.getSymbolAtLocation(node));
+    ts.forEachChild(node, visit);
+  };
+  visit(text);
+  return built;
 }
 
 function kindsByColumn(checker: ts.TypeChecker, row: ts.Type, node: ts.Node): Record<string, string[]> {

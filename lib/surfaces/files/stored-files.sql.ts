@@ -69,6 +69,7 @@ export interface FileKey {
 const ALIVE = '(expires_at is null or expires_at > clock_timestamp())';
 
 const FIND_FILE = `select ${COLUMNS} from files where id = $1::uuid and owner = $2::text and ${ALIVE}`;
+const HOLD_FILE = `${FIND_FILE} for share`;
 
 /** The file, or null when its owner has none of this id, or it has expired. */
 export async function findFile(db: Db, { owner, id }: FileKey): Promise<FileRow | null> {
@@ -81,8 +82,7 @@ export async function findFile(db: Db, { owner, id }: FileKey): Promise<FileRow 
  * that waited for the lock then sees the reference and leaves the object.
  */
 export async function holdFile(tx: Db, { owner, id }: FileKey): Promise<FileRow | null> {
-  const text = `${FIND_FILE} for share`;
-  const { rows } = await tx.query<FileRow>({ name: 'hold_file', text, values: [id, owner] });
+  const { rows } = await tx.query<FileRow>({ name: 'hold_file', text: HOLD_FILE, values: [id, owner] });
   return rows[0] ?? null;
 }
 
@@ -94,15 +94,24 @@ export interface FilePage {
   limit: number;
 }
 
-const listText = (than: '<' | '>', direction: 'desc' | 'asc') => `
-  select ${COLUMNS} from files
-  where owner = $1::text and ($2::text is null or purpose = $2::text) and id ${than} $3::uuid and ${ALIVE}
-  order by id ${direction} limit $4::int`;
-
 /** Each order with the cursor that is before every id: a condition on null would keep it out of the index. */
 const ORDERS = {
-  desc: { name: 'list_files_desc', text: listText('<', 'desc'), start: 'ffffffff-ffff-ffff-ffff-ffffffffffff' },
-  asc: { name: 'list_files_asc', text: listText('>', 'asc'), start: '00000000-0000-0000-0000-000000000000' },
+  desc: {
+    name: 'list_files_desc',
+    text: `
+  select ${COLUMNS} from files
+  where owner = $1::text and ($2::text is null or purpose = $2::text) and id < $3::uuid and ${ALIVE}
+  order by id desc limit $4::int`,
+    start: 'ffffffff-ffff-ffff-ffff-ffffffffffff',
+  },
+  asc: {
+    name: 'list_files_asc',
+    text: `
+  select ${COLUMNS} from files
+  where owner = $1::text and ($2::text is null or purpose = $2::text) and id > $3::uuid and ${ALIVE}
+  order by id asc limit $4::int`,
+    start: '00000000-0000-0000-0000-000000000000',
+  },
 };
 
 /** At most `limit` files of an owner by time of creation: `desc` newest first. */

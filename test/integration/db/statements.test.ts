@@ -1,3 +1,6 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
@@ -9,8 +12,8 @@ import {
   readStatements,
 } from '../../support/statements.ts';
 
-// Compares every statement of the service with the schema that the migrations make: Postgres parses it, it returns the
-// columns of its row type, and it takes as many parameters as the call passes.
+// Compares every statement of the service with the schema that the migrations make. Postgres parses it. It returns the
+// columns of its row type, and takes as many parameters as the call passes.
 
 let database: TestDatabase;
 let client: pg.Client;
@@ -52,6 +55,63 @@ test('a name belongs to one text: a connection prepares it once', () => {
   expect(clashes.map(({ at, name }) => `${at}: ${name}`)).toEqual([]);
 });
 
+test('texts are constants: nothing is called, chosen or added up to make one', () => {
+  const found = statements.flatMap(({ at, name, built }) => built.map((how) => `${at}: ${name}: ${how}`));
+  expect(found).toEqual([]);
+});
+
+describe('the reading of sources', () => {
+  const read = (source: string) => {
+    const folder = mkdtempSync(join(tmpdir(), 'relay-planted-'));
+    try {
+      const db = 'interface Db { query<Row>(statement: object): Promise<{ rows: Row[] }> }\n';
+      writeFileSync(join(folder, 'planted.sql.ts'), db + source);
+      return readStatements(folder);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  };
+
+  /** The expression inside of a template of the planted source. */
+  const put = (expression: string) => `$${`{${expression}}`}`;
+  const run = (text: string) => `(db: Db) => db.query({ name: 'x', text: \`${text}\`, values: [] });`;
+
+  test('finds each of the statements that a call chooses from, and tells which texts are built', () => {
+    const found = read(`
+      const COLUMNS = 'a, b';
+      const ORDERS = {
+        up: { name: 'up', text: \`select ${put('COLUMNS')} from t order by a\` },
+        down: { name: 'down', text: 'select 2' },
+      };
+      export function list(db: Db, order: 'up' | 'down') {
+        const { name, text } = ORDERS[order];
+        return db.query<{ a: number | null; b: 'x' | 'y'; c: Date[] }>({ name, text, values: [order, 1] });
+      }
+      const joined = ['a', 'b'].join(', ');
+      const chosen = 1 > 0 ? 'a' : 'b';
+      const made = (n: number) => '$' + n;
+      export const one = ${run(`select ${put('joined')}`)}
+      export const two = ${run(`select ${put('chosen')}`)}
+      export const three = ${run(`select ${put('made(1)')}`)}`);
+    const row = { a: ['number'], b: ['string'], c: ['Date[]'] };
+    const common = { at: 'lib/planted.sql.ts:10', parameters: 2, row, built: [] };
+    expect(found.slice(0, 2)).toEqual([
+      { ...common, name: 'up', text: 'select a, b from t order by a' },
+      { ...common, name: 'down', text: 'select 2' },
+    ]);
+    expect(found.slice(2).map(({ text, built }) => [text, built])).toEqual([
+      ['select a, b', ["['a', 'b'].join(', ')"]],
+      ['select a', ["1 > 0 ? 'a' : 'b'"]],
+      ['select $1', ['made(1)']],
+    ]);
+  });
+
+  test('refuses a text that depends on a parameter', () => {
+    const source = `export const query = (t: string) => ${run(`select ${put('t')}`)}`;
+    expect(() => read(source)).toThrow('a statement does not depend on the parameter t');
+  });
+});
+
 describe('the comparison', () => {
   const statement = (more: Partial<FoundStatement>): FoundStatement => ({
     at: 'x:1',
@@ -59,6 +119,7 @@ describe('the comparison', () => {
     text: '',
     parameters: null,
     row: null,
+    built: [],
     ...more,
   });
 
