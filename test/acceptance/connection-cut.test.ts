@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import type { ServerOptions } from '../support/server.ts';
 import { sql } from '../support/sql.ts';
 import {
   call,
@@ -19,7 +20,7 @@ type Defer = Parameters<typeof openScene>[0];
 /** A server whose database is behind a proxy that loses things. */
 async function behindProxy(
   onTestFinished: Defer,
-  options: { delayMs?: number; env?: Record<string, string>; speed?: number } = {},
+  options: { delayMs?: number } & Partial<Pick<ServerOptions, 'env' | 'quick' | 'speed'>> = {},
 ) {
   const scene = await openScene(onTestFinished);
   const database = await scene.database();
@@ -49,7 +50,7 @@ describe.concurrent('answers of Postgres that are lost', { timeout: 120_000 }, (
   });
 
   test('ends the batch when the answer of its very last commit is lost', async ({ onTestFinished }) => {
-    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished, { speed: 5 });
+    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished, { quick: true });
     const server = await start();
     const cut = proxy.cutAnswers({ statement: 'commit_outcomes', times: 1 });
     const id = await submit(server, itemsOf(1, 'last'));

@@ -8,7 +8,7 @@ import { ROOT } from './root.ts';
 
 const PROGRAM = join(ROOT, 'bin/server.ts');
 export const FASTER_TIME = join(ROOT, 'test/support/faster-time.mjs');
-const QUICK_PROGRAM = join(import.meta.dirname, 'quick-server-process.ts');
+const QUICK_PROGRAM = join(ROOT, 'test/support/quick-server-process.ts');
 const READY_WITHIN_MS = 60_000;
 
 /** One line of the server's JSON log. */
@@ -58,7 +58,7 @@ export interface ServerOptions {
   env?: Record<string, string>;
   /** True: a worker's periods are a fifth of the service's own (`quick-server-process.ts`). */
   quick?: boolean;
-  /** How many times as fast its heartbeats, time limits and back-offs run; see faster-time.mjs. */
+  /** How many times as fast every timer of it runs, time limits of statements and calls too (`faster-time.mjs`). */
   speed?: number;
   /** False returns at once, for servers that are not going to be ready. */
   waitUntilReady?: boolean;
