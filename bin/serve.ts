@@ -1,8 +1,7 @@
 import { controlGuard } from '../handlers/admin.ts';
 import { controlRoutes } from '../handlers/control.ts';
 import { inferenceRoutes } from '../handlers/inference.ts';
-import { receiveRoutes } from '../handlers/receive.ts';
-import { usageReaders, usageRoutes } from '../handlers/usage.ts';
+import { usageReaders } from '../handlers/usage.ts';
 import { sqsEvent, worker } from '../handlers/worker.ts';
 import type { Config } from '../lib/app/config.ts';
 import { type App, createApp } from '../lib/app/container.ts';
@@ -70,16 +69,7 @@ export async function startServer(config: Config, env: NodeJS.ProcessEnv, log: L
     await app.stop(config.shutdownDeadlineMs, closing);
   };
   try {
-    const port = await listen(
-      'RELAY_PORT',
-      config.port,
-      [
-        ...inferenceRoutes(app),
-        ...(app.payloads.uploadLink === undefined ? receiveRoutes(app) : []),
-        ...usageRoutes(app),
-      ],
-      config.maxRequestBytes,
-    );
+    const port = await listen('RELAY_PORT', config.port, inferenceRoutes(app), config.maxRequestBytes);
     listenUrl = urlOf(config.host, port);
     const controlPort =
       config.controlPort === null

@@ -107,7 +107,9 @@ const getContentEndpoint = endpoint(
     const headers = { ...headersOf(row), 'content-length': String(length) };
     const part = { 'content-range': `bytes ${offset}-${offset + length - 1}/${row.bytes}` };
     return {
-      ...(range.kind === 'whole' ? { statusCode: 200, headers } : { statusCode: 206, headers: { ...headers, ...part } }),
+      ...(range.kind === 'whole'
+        ? { statusCode: 200, headers }
+        : { statusCode: 206, headers: { ...headers, ...part } }),
       stream: readContent(app, row, offset, length),
       length,
       object: objectOf(row),

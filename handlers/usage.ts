@@ -26,9 +26,8 @@ export function usageReaders(db: Database): Record<'events' | 'summary' | 'times
 }
 
 const ownUsageEndpoint = (read: 'events' | 'summary' | 'timeseries') =>
-  endpoint(
-    { method: 'GET', pattern: `/v1/usage/${read}`, lambda: 'usage' },
-    async (app: UsageApp, { owner }, event) => json(200, await usageReaders(app.db)[read](queryOf(event), owner)),
+  endpoint({ method: 'GET', pattern: `/v1/usage/${read}`, lambda: 'usage' }, async (app: UsageApp, { owner }, event) =>
+    json(200, await usageReaders(app.db)[read](queryOf(event), owner)),
   );
 
 export const USAGE_ENDPOINTS: readonly Endpoint<UsageApp>[] = [

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { usageRoutes } from '../../handlers/usage.ts';
+import { routesOf } from '../../handlers/endpoint.ts';
+import { USAGE_ENDPOINTS } from '../../handlers/usage.ts';
 import { authenticate } from '../../lib/auth/authenticate.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
 import { uuidv7 } from '../../lib/base/clock.ts';
@@ -21,7 +22,7 @@ beforeAll(async () => {
   const log = createLog('silent');
   const catalog = callers({ policies: [{ name: 'p' }], keys: ['ann', 'bob'].map((name) => ({ name, policy: 'p' })) });
   const tokens = { verify: () => Promise.reject(new ApiError('invalid_token')) };
-  const routes = usageRoutes({
+  const routes = routesOf(USAGE_ENDPOINTS, {
     db: database.db,
     log,
     notReady: () => null,

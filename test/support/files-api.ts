@@ -1,6 +1,7 @@
-import { filesHandlers } from '../../handlers/files.ts';
+import { routesOf } from '../../handlers/endpoint.ts';
+import { FILE_ENDPOINTS } from '../../handlers/files.ts';
 import { type SeenRequest, serve } from '../../lib/http/node.ts';
-import { bindRoutes, createMatcher, FILES_ROUTES } from '../../lib/http/routes.ts';
+import { createMatcher } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { BOUNDARY } from './files-form.ts';
 import {
@@ -31,7 +32,7 @@ export interface FilesApi {
 export async function createFilesApi(maxFileBytes: number, payloads?: PayloadStore): Promise<FilesApi> {
   const native = await createNativeApi(() => (payloads === undefined ? {} : { payloads }));
   const app = { ...native.app, payloads: payloads ?? native.payloads, db: native.database.db };
-  const routes = bindRoutes(FILES_ROUTES, filesHandlers(app, maxFileBytes));
+  const routes = routesOf(FILE_ENDPOINTS, { ...app, maxFileBytes });
   const seen: SeenRequest[] = [];
   const onRequest = (request: SeenRequest) => void seen.push(request);
   const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };

@@ -1,5 +1,5 @@
-import type { MessageBatchesApp } from '../../handlers/anthropic.ts';
-import { messageBatchRoutes } from '../../handlers/inference.ts';
+import { MESSAGE_BATCH_ENDPOINTS, type MessageBatchesApp } from '../../handlers/anthropic.ts';
+import { below, routesOf } from '../../handlers/endpoint.ts';
 import { compactBatch } from '../../lib/batch/results/compact.ts';
 import { type SeenRequest, serve } from '../../lib/http/node.ts';
 import { createMatcher } from '../../lib/http/routes.ts';
@@ -56,7 +56,7 @@ export async function createMessageBatchesApi(
     for (const uuid of uuids) await compactOne(uuid);
   };
   const app: MessageBatchesApp = { ...native.app, ...deps, compact, ...options.app };
-  const routes = messageBatchRoutes(app);
+  const routes = routesOf([...MESSAGE_BATCH_ENDPOINTS, ...below('/anthropic', MESSAGE_BATCH_ENDPOINTS)], app);
   const seen: SeenRequest[] = [];
   const onRequest = (request: SeenRequest) => void seen.push(request);
   const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };

@@ -3,8 +3,10 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Context } from 'aws-lambda';
-import { type NativeApp, nativeHandlers } from '../../handlers/native.ts';
-import { receiveRoutes } from '../../handlers/receive.ts';
+import { routesOf } from '../../handlers/endpoint.ts';
+import { healthEndpoint } from '../../handlers/health.ts';
+import { type NativeApp as BatchesApp, NATIVE_ENDPOINTS } from '../../handlers/native.ts';
+import { UPLOAD_ENDPOINTS, type UploadsApp } from '../../handlers/uploads.ts';
 import { authenticate } from '../../lib/auth/authenticate.ts';
 import { systemClock } from '../../lib/base/clock.ts';
 import { ApiError } from '../../lib/base/errors.ts';
@@ -12,7 +14,7 @@ import { createLog } from '../../lib/base/log.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
 import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
 import { type HttpServer, type SeenRequest, serve } from '../../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import { type BoundRoute, createMatcher } from '../../lib/http/routes.ts';
 import type { Catalog } from '../../lib/model/catalog.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../lib/payloads/payload-store.ts';
@@ -41,6 +43,9 @@ export interface Answer {
   // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of many forms
   json: any;
 }
+
+/** All that the native API needs of the application. */
+export type NativeApp = BatchesApp & Omit<UploadsApp, 'payloads'>;
 
 export interface NativeApi {
   database: TestDatabase;
@@ -99,10 +104,8 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
   };
   const app: NativeApp = { ...base, ...change(base) };
   const seen: SeenRequest[] = [];
-  const routes = [
-    ...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)),
-    ...receiveRoutes({ ...app, payloads: { ...payloads, ...app.payloads } }),
-  ];
+  const whole = { ...app, payloads: { ...payloads, ...app.payloads } };
+  const routes = routesOf([healthEndpoint, ...NATIVE_ENDPOINTS, ...UPLOAD_ENDPOINTS], whole);
   const server = await serve({
     host: '127.0.0.1',
     port: 0,
@@ -112,9 +115,7 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     onRequest: (request) => seen.push(request),
   });
   const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(
-    onLambda(bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), { ...app, payloads: { ...payloads, ...app.payloads } }),
-  );
+  const find = createMatcher(onLambda(routes, whole));
 
   return {
     database,

@@ -1,12 +1,12 @@
 import { crc32 as crcOf } from 'node:zlib';
-import { createBatch } from '../../handlers/by-surface.ts';
-import type { NativeApp } from '../../handlers/native.ts';
-import { type OpenaiApp, openaiHandlers } from '../../handlers/openai.ts';
+import { SHARED_BATCH_ENDPOINTS } from '../../handlers/by-surface.ts';
+import { below, routesOf } from '../../handlers/endpoint.ts';
+import { OPENAI_BATCH_ENDPOINTS, type OpenaiApp } from '../../handlers/openai.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
 import { uuidv7 } from '../../lib/base/clock.ts';
 import { compactBatch } from '../../lib/batch/results/compact.ts';
 import { serve } from '../../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, createMatcher, type Route } from '../../lib/http/routes.ts';
+import { createMatcher } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { fileIdOf } from '../../lib/surfaces/files/file-object.ts';
 import { type FilePurpose, insertFile } from '../../lib/surfaces/files/stored-files.sql.ts';
@@ -21,19 +21,11 @@ import {
   type Call,
   createNativeApi,
   type NativeApi,
+  type NativeApp,
   onLambda,
   overHttp,
   type Way,
 } from './native-api.ts';
-
-const ROUTES = [
-  { method: 'POST', pattern: '/v1/batches', handler: 'createOpenaiBatch', body: 'read' },
-  // What the native submit and OpenAI's create share, here beside OpenAI's own.
-  { method: 'POST', pattern: '/shared/v1/batches', handler: 'createBatch', body: 'read' },
-  { method: 'GET', pattern: '/v1/batches', handler: 'listOpenaiBatches' },
-  { method: 'GET', pattern: '/v1/batches/{id}', handler: 'getOpenaiBatch' },
-  { method: 'POST', pattern: '/v1/batches/{id}/cancel', handler: 'cancelOpenaiBatch' },
-] as const satisfies readonly Route[];
 
 /** How an item ended, as `finish` records it. */
 export interface Ending {
@@ -99,9 +91,11 @@ export async function createOpenaiApi(
     wakeValidator: () => void woken++,
     compact: async (ids) => void compacted.push(...ids),
   };
-  const bound = (): BoundRoute[] => bindRoutes(ROUTES, { ...openaiHandlers(app), createBatch: createBatch(app) });
-  const server = await serve({ host: '127.0.0.1', port: 0, routes: bound(), maxBodyBytes: 4 * 1024 * 1024, log });
-  const find = createMatcher(onLambda(bound(), { ...app, payloads }));
+  // What the native API and OpenAI's share, beside OpenAI's own.
+  const endpoints = [...OPENAI_BATCH_ENDPOINTS, ...below('/shared', SHARED_BATCH_ENDPOINTS)];
+  const routes = routesOf(endpoints, app);
+  const server = await serve({ host: '127.0.0.1', port: 0, routes, maxBodyBytes: 4 * 1024 * 1024, log });
+  const find = createMatcher(onLambda(routes, { ...app, payloads }));
   const call = (way: Way, one: Call) =>
     way === 'node' ? overHttp(`http://127.0.0.1:${server.port}`, one) : asEvent(find, one);
   const validator = createValidator(deps);

@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
 import type { z } from 'zod';
+import { CONTROL_ENDPOINTS } from '../../handlers/control.ts';
 import { KINDS, PLURALS, SPECS } from '../../lib/catalog/documents/kinds.ts';
 import { parseCatalog } from '../../lib/catalog/documents/yaml.ts';
-import { CONTROL_ROUTES } from '../../lib/http/control.ts';
 
 const read = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8');
 const DOC = read('docs/catalogue.md');
@@ -36,7 +36,7 @@ test.each(KINDS)('%s: the document has its plural and every field, with a ? wher
 });
 
 test('the document has every call of the control API', () => {
-  for (const { method, pattern } of CONTROL_ROUTES) {
+  for (const { method, pattern } of CONTROL_ENDPOINTS) {
     if (!pattern.startsWith('/api/') || pattern.startsWith('/api/usage/')) continue;
     expect(DOC).toContain(`\`${method} ${pattern}\``);
   }
