@@ -1,8 +1,7 @@
 import { controlGuard } from '../handlers/admin.ts';
 import { controlRoutes } from '../handlers/control.ts';
 import { inferenceRoutes } from '../handlers/inference.ts';
-import { receiveRoutes } from '../handlers/receive.ts';
-import { usageReaders, usageRoutes } from '../handlers/usage.ts';
+import { usageReaders } from '../handlers/usage.ts';
 import { sqsEvent, worker } from '../handlers/worker.ts';
 import type { Config } from '../lib/app/config.ts';
 import { type App, createApp } from '../lib/app/container.ts';
@@ -74,9 +73,7 @@ interface Port extends Pick<ServeOptions, 'port' | 'routes' | 'maxBodyBytes' | '
 
 function inferencePort(app: App): Port {
   const { port, maxRequestBytes } = app.config;
-  const receive = app.payloads.uploadLink === undefined ? receiveRoutes(app) : [];
-  const routes = [...inferenceRoutes(app), ...receive, ...usageRoutes(app)];
-  return { variable: 'RELAY_PORT', port, routes, maxBodyBytes: maxRequestBytes };
+  return { variable: 'RELAY_PORT', port, routes: inferenceRoutes(app), maxBodyBytes: maxRequestBytes };
 }
 
 function controlPort(app: App, port: number, env: NodeJS.ProcessEnv): Port {

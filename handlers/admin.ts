@@ -2,32 +2,36 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import { ApiError } from '../lib/base/errors.ts';
 import { CatalogError } from '../lib/catalog/documents/document.ts';
 import { faultsResult } from '../lib/http/control-body.ts';
-import type { ApiEvent, ApiHandler, ApiResult } from '../lib/http/event.ts';
-import { type GateDeps, open } from './middleware.ts';
+import type { ApiEvent, ApiResult } from '../lib/http/event.ts';
+import type { Route } from '../lib/http/routes.ts';
+import { type Endpoint, openEndpoint } from './endpoint.ts';
+import type { GateDeps } from './middleware.ts';
 
-/** What every route of the control API needs of the application. */
+/** What every endpoint of the control API needs of the application. */
 export interface AdminDeps extends Pick<GateDeps, 'log' | 'notReady'> {
   /** Null: the control API refuses everything. */
   adminToken: string | null;
 }
 
 /**
- * Makes a plain function a handler of the control API: the admin bearer first, then 503 until ready. The faults of a
- * catalogue document become a 400 with all of them.
+ * An endpoint of the control API: the admin bearer first, then 503 until ready. The faults of a catalogue document become
+ * a 400 with all of them.
  */
-export function admin(app: AdminDeps, handle: (event: ApiEvent) => Promise<ApiResult>): ApiHandler {
-  const run = async (event: ApiEvent): Promise<ApiResult> => {
+export function adminEndpoint<App extends AdminDeps>(
+  route: Route,
+  handle: (app: App, event: ApiEvent) => Promise<ApiResult>,
+): Endpoint<App> {
+  return openEndpoint({ ...route, lambda: null }, async (app: App, event) => {
     requireAdmin(event.headers.authorization, app.adminToken);
     const unready = app.notReady();
     if (unready) throw new ApiError(unready.code, unready.reason);
     try {
-      return await handle(event);
+      return await handle(app, event);
     } catch (error) {
       if (error instanceof CatalogError) return faultsResult(error);
       throw error;
     }
-  };
-  return open(app, run);
+  });
 }
 
 /**

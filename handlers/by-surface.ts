@@ -1,23 +1,28 @@
 import { isUtf8 } from 'node:buffer';
 import { type ApiEvent, type ApiHandler, bodyOf, queryOf } from '../lib/http/event.ts';
+import type { Route } from '../lib/http/routes.ts';
 import { findMembers } from '../lib/json/members.ts';
 import { bomLength } from '../lib/json/scan.ts';
 import { MAX_CREATE_BYTES } from '../lib/surfaces/openai/create-request.ts';
-import { cancel } from './cancel.ts';
-import { get } from './get.ts';
-import { list } from './list.ts';
-import type { NativeApp } from './native.ts';
-import type { OpenaiApp } from './openai.ts';
-import { cancelOpenaiBatchHandler } from './openai-cancel.ts';
-import { createOpenaiBatchHandler } from './openai-create.ts';
-import { getOpenaiBatchHandler } from './openai-get.ts';
-import { listOpenaiBatchesHandler } from './openai-list.ts';
-import { submit } from './submit.ts';
+import type { Endpoint } from './endpoint.ts';
+import {
+  cancelBatchEndpoint,
+  getBatchEndpoint,
+  listBatchesEndpoint,
+  NATIVE_ENDPOINTS,
+  type NativeApp,
+  submitBatchEndpoint,
+} from './native.ts';
+import {
+  cancelOpenaiBatchEndpoint,
+  createOpenaiBatchEndpoint,
+  getOpenaiBatchEndpoint,
+  listOpenaiBatchesEndpoint,
+  type OpenaiApp,
+} from './openai.ts';
 
 // Paths that the native API and OpenAI's share ("Which surface a call belongs to" in docs/spec/native-api.md). Each
-// handler authenticates for itself.
-
-type BatchesApp = NativeApp & OpenaiApp;
+// endpoint authenticates for itself.
 
 /**
  * A create of the OpenAI API has 111 KB at most that say something: 16 pairs of 64 and 512 characters, each as two escapes of
@@ -27,28 +32,35 @@ type BatchesApp = NativeApp & OpenaiApp;
 const LOOK_BYTES = 131_072;
 const OPENAI_MEMBERS = ['input_file_id', 'endpoint'];
 
-/** `POST /v1/batches`: `input_file_id` or `endpoint` make it OpenAI's; beside `shape` or `requests` they are refused. */
-export function createBatch(app: BatchesApp): ApiHandler {
-  return either(submit(app), createOpenaiBatchHandler(app), (event) => isOpenaiCreate(bodyOf(event)));
+/** Four endpoints for two surfaces each. The native one names the route and the function on Lambda. */
+export const SHARED_BATCH_ENDPOINTS: readonly Endpoint<NativeApp & OpenaiApp>[] = [
+  // `input_file_id` or `endpoint` make it OpenAI's; beside `shape` or `requests` they are refused.
+  either(submitBatchEndpoint, createOpenaiBatchEndpoint, (event) => isOpenaiCreate(bodyOf(event))),
+  // The native list is asked for with `surface`.
+  either(listBatchesEndpoint, listOpenaiBatchesEndpoint, (event) => !queryOf(event).has('surface')),
+  either(getBatchEndpoint, getOpenaiBatchEndpoint, hasOpenaiId),
+  either(cancelBatchEndpoint, cancelOpenaiBatchEndpoint, hasOpenaiId),
+];
+
+/** The native endpoints, those that are shared in their place. */
+export const BATCH_ENDPOINTS: readonly Endpoint<NativeApp & OpenaiApp>[] = NATIVE_ENDPOINTS.map(
+  (native) => SHARED_BATCH_ENDPOINTS.find((shared) => isSameRoute(shared, native)) ?? native,
+);
+
+function either<Native, Openai>(
+  native: Endpoint<Native>,
+  openai: Endpoint<Openai>,
+  isOpenai: (event: ApiEvent) => boolean,
+): Endpoint<Native & Openai> {
+  const bind = (app: Native & Openai): ApiHandler => {
+    const [runNative, runOpenai] = [native.bind(app), openai.bind(app)];
+    return (event, context) => (isOpenai(event) ? runOpenai : runNative)(event, context);
+  };
+  return { ...native, bind };
 }
 
-/** `GET /v1/batches`: the native list is asked for with `surface`. */
-export function listBatches(app: BatchesApp): ApiHandler {
-  return either(list(app), listOpenaiBatchesHandler(app), (event) => !queryOf(event).has('surface'));
-}
-
-/** `GET /v1/batches/{id}` */
-export function getBatch(app: BatchesApp): ApiHandler {
-  return either(get(app), getOpenaiBatchHandler(app), hasOpenaiId);
-}
-
-/** `POST /v1/batches/{id}/cancel` */
-export function cancelBatch(app: BatchesApp): ApiHandler {
-  return either(cancel(app), cancelOpenaiBatchHandler(app), hasOpenaiId);
-}
-
-function either(native: ApiHandler, openai: ApiHandler, isOpenai: (event: ApiEvent) => boolean): ApiHandler {
-  return (event, context) => (isOpenai(event) ? openai : native)(event, context);
+function isSameRoute(one: Route, other: Route): boolean {
+  return one.method === other.method && one.pattern === other.pattern;
 }
 
 function hasOpenaiId(event: ApiEvent): boolean {

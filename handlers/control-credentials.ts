@@ -2,46 +2,54 @@ import { type KeyControlDeps, revokeKey, rotateKey } from '../lib/auth/control-k
 import { createToken, deleteToken, revokeTokensOfUser, type TokenControlDeps } from '../lib/auth/control-tokens.ts';
 import { type ObjectView, readKeyView } from '../lib/catalog/view.ts';
 import { jsonBody } from '../lib/http/control-body.ts';
-import { type ApiHandler, pathParameter } from '../lib/http/event.ts';
+import { pathParameter } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import { admin } from './admin.ts';
+import { adminEndpoint } from './admin.ts';
 import type { ObjectsApp } from './control-objects.ts';
+import type { Endpoint } from './endpoint.ts';
 
-/** What the routes of keys and tokens need. */
+/** What the endpoints of keys and tokens need. */
 export interface CredentialsApp extends ObjectsApp {
   /** Cryptographically random bytes (`Clock.random`). */
   random(n: number): Buffer;
 }
 
-/** `POST /api/keys/by-id/{id}/rotate` */
-export function rotate(app: CredentialsApp): ApiHandler {
-  return admin(app, async (event) =>
+const rotateKeyEndpoint = adminEndpoint(
+  { method: 'POST', pattern: '/api/keys/by-id/{id}/rotate', body: 'read' },
+  async (app: CredentialsApp, event) =>
     json(200, await rotateKey(pathParameter(event, 'id'), jsonBody(event, true), keyDeps(app))),
-  );
-}
+);
 
-/** `POST /api/keys/by-id/{id}/revoke` */
-export function revoke(app: CredentialsApp): ApiHandler {
-  return admin(app, async (event) => json(200, await revokeKey(pathParameter(event, 'id'), keyDeps(app))));
-}
+const revokeKeyEndpoint = adminEndpoint(
+  { method: 'POST', pattern: '/api/keys/by-id/{id}/revoke' },
+  async (app: CredentialsApp, event) => json(200, await revokeKey(pathParameter(event, 'id'), keyDeps(app))),
+);
 
-/** `POST /api/tokens` */
-export function issue(app: CredentialsApp): ApiHandler {
-  return admin(app, async (event) => json(201, await createToken(jsonBody(event), tokenDeps(app))));
-}
+const createTokenEndpoint = adminEndpoint(
+  { method: 'POST', pattern: '/api/tokens', body: 'read' },
+  async (app: CredentialsApp, event) => json(201, await createToken(jsonBody(event), tokenDeps(app))),
+);
 
-/** `DELETE /api/tokens/{jti}` */
-export function revokeOne(app: CredentialsApp): ApiHandler {
-  return admin(app, async (event) => {
+const deleteTokenEndpoint = adminEndpoint(
+  { method: 'DELETE', pattern: '/api/tokens/{jti}' },
+  async (app: CredentialsApp, event) => {
     await deleteToken(pathParameter(event, 'jti'), tokenDeps(app));
     return { statusCode: 204, headers: {} };
-  });
-}
+  },
+);
 
-/** `POST /api/users/by-id/{id}/revoke-tokens` */
-export function revokeAll(app: CredentialsApp): ApiHandler {
-  return admin(app, async (event) => json(200, await revokeTokensOfUser(pathParameter(event, 'id'), tokenDeps(app))));
-}
+const revokeTokensOfUserEndpoint = adminEndpoint(
+  { method: 'POST', pattern: '/api/users/by-id/{id}/revoke-tokens' },
+  async (app: CredentialsApp, event) => json(200, await revokeTokensOfUser(pathParameter(event, 'id'), tokenDeps(app))),
+);
+
+export const CREDENTIAL_ENDPOINTS: readonly Endpoint<CredentialsApp>[] = [
+  rotateKeyEndpoint,
+  revokeKeyEndpoint,
+  createTokenEndpoint,
+  deleteTokenEndpoint,
+  revokeTokensOfUserEndpoint,
+];
 
 function keyDeps(app: CredentialsApp): KeyControlDeps<ObjectView> {
   return { db: app.db, random: app.random, readKey: readKeyView, refresh: app.catalogCache.refresh };

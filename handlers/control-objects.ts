@@ -12,66 +12,73 @@ import { type CatalogDocument, CatalogError, formatFault } from '../lib/catalog/
 import { type Kind, kindOfPlural } from '../lib/catalog/documents/kinds.ts';
 import { exportCatalog, findView, listViews } from '../lib/catalog/view.ts';
 import { documentBody } from '../lib/http/control-body.ts';
-import { type ApiEvent, type ApiHandler, pathParameter } from '../lib/http/event.ts';
+import { type ApiEvent, pathParameter } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import { type AdminDeps, admin } from './admin.ts';
+import { type AdminDeps, adminEndpoint } from './admin.ts';
+import type { Endpoint } from './endpoint.ts';
 
-/** What the routes of catalogue objects need. */
+/** What the endpoints of catalogue objects need. */
 export interface ObjectsApp extends AdminDeps, ChangeDeps {
   catalogCache: Pick<CatalogCache, 'current' | 'refresh'>;
 }
 
-/** `GET /api/{plural}` */
-export function list(app: ObjectsApp): ApiHandler {
-  return admin(app, async (event) => json(200, { items: await listViews(app.db, kindOf(event)) }));
-}
+const listObjectsEndpoint = adminEndpoint({ method: 'GET', pattern: '/api/{plural}' }, async (app: ObjectsApp, event) =>
+  json(200, { items: await listViews(app.db, kindOf(event)) }),
+);
 
-/** `GET /api/{plural}/{nameOrId}` */
-export function get(app: ObjectsApp): ApiHandler {
-  return admin(app, async (event) => {
+const getObjectEndpoint = adminEndpoint(
+  { method: 'GET', pattern: '/api/{plural}/{nameOrId}' },
+  async (app: ObjectsApp, event) => {
     const found = await findView(app.db, kindOf(event), pathParameter(event, 'nameOrId'));
     if (found === null) throw new ApiError('not_found');
     return json(200, found);
-  });
-}
+  },
+);
 
-/** `POST /api/{plural}`; a new key answers with its plaintext, null when that came from the environment. */
-export function create(app: ObjectsApp): ApiHandler {
-  return admin(app, async (event) => {
+/** A new key answers with its plaintext, null when that came from the environment. */
+const createObjectEndpoint = adminEndpoint(
+  { method: 'POST', pattern: '/api/{plural}', body: 'read' },
+  async (app: ObjectsApp, event) => {
     const kind = kindOf(event);
     const changed = await createObject(await documentOf(app, event, kind, null), app);
     await settle(app, changed);
     return json(201, kind === 'Key' ? { plaintext: changed.plaintext, key: changed.object } : changed.object);
-  });
-}
+  },
+);
 
-/** `PUT /api/{plural}/by-id/{id}` */
-export function replace(app: ObjectsApp): ApiHandler {
-  return admin(app, async (event) => {
+const replaceObjectEndpoint = adminEndpoint(
+  { method: 'PUT', pattern: '/api/{plural}/by-id/{id}', body: 'read' },
+  async (app: ObjectsApp, event) => {
     const kind = kindOf(event);
     const id = pathParameter(event, 'id');
     const changed = await replaceObject(id, await documentOf(app, event, kind, id), app);
     await settle(app, changed);
     return json(200, changed.object);
-  });
-}
+  },
+);
 
-/** `DELETE /api/{plural}/by-id/{id}` */
-export function remove(app: ObjectsApp): ApiHandler {
-  return admin(app, async (event) => {
+const deleteObjectEndpoint = adminEndpoint(
+  { method: 'DELETE', pattern: '/api/{plural}/by-id/{id}' },
+  async (app: ObjectsApp, event) => {
     await deleteObject(kindOf(event), pathParameter(event, 'id'), app);
     await app.catalogCache.refresh();
     return { statusCode: 204, headers: {} };
-  });
-}
+  },
+);
 
-/** `GET /api/catalog` */
-export function exported(app: ObjectsApp): ApiHandler {
-  return admin(app, async () => {
-    const headers = { 'content-type': 'application/yaml; charset=utf-8' };
-    return { statusCode: 200, headers, body: await exportCatalog(app.db) };
-  });
-}
+const exportCatalogEndpoint = adminEndpoint({ method: 'GET', pattern: '/api/catalog' }, async (app: ObjectsApp) => {
+  const headers = { 'content-type': 'application/yaml; charset=utf-8' };
+  return { statusCode: 200, headers, body: await exportCatalog(app.db) };
+});
+
+export const OBJECT_ENDPOINTS: readonly Endpoint<ObjectsApp>[] = [
+  exportCatalogEndpoint,
+  listObjectsEndpoint,
+  createObjectEndpoint,
+  getObjectEndpoint,
+  replaceObjectEndpoint,
+  deleteObjectEndpoint,
+];
 
 /** The document in a body; a faulty one is refused with everything that is wrong with it, its references included. */
 async function documentOf(app: ObjectsApp, event: ApiEvent, kind: Kind, id: string | null): Promise<CatalogDocument> {

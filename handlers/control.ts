@@ -1,17 +1,16 @@
 import { ApiError } from '../lib/base/errors.ts';
-import { CONTROL_ROUTES, type ControlHandlerName } from '../lib/http/control.ts';
-import { type ApiEvent, type ApiHandler, pathParameter, queryOf } from '../lib/http/event.ts';
+import { type ApiEvent, pathParameter, queryOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import { type BoundRoute, bindRoutes } from '../lib/http/routes.ts';
+import type { BoundRoute } from '../lib/http/routes.ts';
 import type { HostKey } from '../lib/model/catalog.ts';
-import { admin } from './admin.ts';
-import { type CredentialsApp, issue, revoke, revokeAll, revokeOne, rotate } from './control-credentials.ts';
-import { create, exported, get, list, remove, replace } from './control-objects.ts';
-import { health } from './health.ts';
-import { open } from './middleware.ts';
+import { adminEndpoint } from './admin.ts';
+import { CREDENTIAL_ENDPOINTS, type CredentialsApp } from './control-credentials.ts';
+import { OBJECT_ENDPOINTS } from './control-objects.ts';
+import { type Endpoint, openEndpoint, routesOf } from './endpoint.ts';
+import { type HealthApp, healthEndpoint } from './health.ts';
 
 /** All that the control port needs of the application. */
-export interface ControlApp extends CredentialsApp {
+export interface ControlApp extends CredentialsApp, HealthApp {
   /** What is known of a host key's breaker; never its value. */
   hostKeyHealth(key: HostKey): Promise<object>;
   /** Closes a host key's breaker for all replicas. */
@@ -24,41 +23,52 @@ export interface ControlApp extends CredentialsApp {
   metrics(): Promise<{ contentType: string; body: string }>;
 }
 
-/** The control port's routes, bound. All but `/healthz` and `/metrics` ask for the admin bearer. */
-export function controlRoutes(app: ControlApp): BoundRoute[] {
-  return bindRoutes(CONTROL_ROUTES, controlHandlers(app));
-}
+const metricsEndpoint = openEndpoint(
+  { method: 'GET', pattern: '/metrics', lambda: null },
+  async (app: Pick<ControlApp, 'log' | 'metrics'>) => {
+    const { contentType, body } = await app.metrics();
+    return { statusCode: 200, headers: { 'content-type': contentType }, body };
+  },
+);
 
-function controlHandlers(app: ControlApp): Record<ControlHandlerName, ApiHandler> {
-  const usage = (read: keyof ControlApp['usage']) =>
-    admin(app, async (event) => json(200, await app.usage[read](queryOf(event))));
-  return {
-    health: health(app),
-    metrics: open(app, async () => {
-      const { contentType, body } = await app.metrics();
-      return { statusCode: 200, headers: { 'content-type': contentType }, body };
-    }),
-    exportCatalog: exported(app),
-    usageEvents: usage('events'),
-    usageSummary: usage('summary'),
-    usageTimeseries: usage('timeseries'),
-    createToken: issue(app),
-    deleteToken: revokeOne(app),
-    revokeTokensOfUser: revokeAll(app),
-    rotateKey: rotate(app),
-    revokeKey: revoke(app),
-    hostKeyHealth: admin(app, async (event) => json(200, await app.hostKeyHealth(hostKeyOf(app, event)))),
-    resetHostKey: admin(app, async (event) => {
-      const key = hostKeyOf(app, event);
-      await app.resetHostKey(key);
-      return json(200, await app.hostKeyHealth(key));
-    }),
-    listObjects: list(app),
-    createObject: create(app),
-    getObject: get(app),
-    replaceObject: replace(app),
-    deleteObject: remove(app),
-  };
+const usageEndpoint = (read: keyof ControlApp['usage']) =>
+  adminEndpoint({ method: 'GET', pattern: `/api/usage/${read}` }, async (app: ControlApp, event) =>
+    json(200, await app.usage[read](queryOf(event))),
+  );
+
+const getHostKeyHealthEndpoint = adminEndpoint(
+  { method: 'GET', pattern: '/api/host-keys/{name}/health' },
+  async (app: ControlApp, event) => json(200, await app.hostKeyHealth(hostKeyOf(app, event))),
+);
+
+const resetHostKeyEndpoint = adminEndpoint(
+  { method: 'POST', pattern: '/api/host-keys/{name}/reset' },
+  async (app: ControlApp, event) => {
+    const key = hostKeyOf(app, event);
+    await app.resetHostKey(key);
+    return json(200, await app.hostKeyHealth(key));
+  },
+);
+
+/**
+ * Every endpoint of the control port ("Control API" in docs/spec/native-api.md). All but `/healthz` and `/metrics` ask for the admin bearer.
+ * Literal segments win, so fixed paths stand beside the plurals.
+ */
+export const CONTROL_ENDPOINTS: readonly Endpoint<ControlApp>[] = [
+  healthEndpoint,
+  metricsEndpoint,
+  usageEndpoint('events'),
+  usageEndpoint('summary'),
+  usageEndpoint('timeseries'),
+  getHostKeyHealthEndpoint,
+  resetHostKeyEndpoint,
+  ...CREDENTIAL_ENDPOINTS,
+  ...OBJECT_ENDPOINTS,
+];
+
+/** The routes of the control port. */
+export function controlRoutes(app: ControlApp): BoundRoute[] {
+  return routesOf(CONTROL_ENDPOINTS, app);
 }
 
 function hostKeyOf(app: ControlApp, event: ApiEvent): HostKey {

@@ -1,22 +1,23 @@
 import type { NotReady } from '../lib/app/readiness.ts';
 import { errorBody } from '../lib/http/error-form.ts';
-import { type ApiEvent, type ApiHandler, requestIdOf } from '../lib/http/event.ts';
+import { requestIdOf } from '../lib/http/event.ts';
 import { json, jsonText } from '../lib/http/render.ts';
-import { type GateDeps, open } from './middleware.ts';
+import { openEndpoint } from './endpoint.ts';
+import type { GateDeps } from './middleware.ts';
 
-export interface HealthDeps extends Pick<GateDeps, 'log' | 'notReady'> {
+export interface HealthApp extends Pick<GateDeps, 'log' | 'notReady'> {
   /** What is wrong at present with a service that was ready: calls are still tried, but a load balancer should know. */
   unwell?(): NotReady | null;
 }
 
-/** `GET /healthz`: the only 503 that says why, because who asks it has to mend it. */
-export function health(app: HealthDeps): ApiHandler {
-  const handle = async (event: ApiEvent) => {
+/** The only 503 that says why, because who asks it has to mend it. On both ports. */
+export const healthEndpoint = openEndpoint(
+  { method: 'GET', pattern: '/healthz', lambda: 'health' },
+  async (app: HealthApp, event) => {
     const unready = app.notReady() ?? app.unwell?.() ?? null;
     if (unready === null) return json(200, { status: 'ok' });
     const { code, reason: message } = unready;
     const facts = { code, message, param: null, status: 503, requestId: requestIdOf(event) };
     return jsonText(503, errorBody(event.rawPath, facts), { 'retry-after': '5' });
-  };
-  return open(app, handle);
-}
+  },
+);

@@ -1,49 +1,37 @@
-import {
-  type BoundRoute,
-  bindRoutes,
-  FILES_ROUTES,
-  MESSAGE_BATCHES_ROUTES,
-  NATIVE_ROUTES,
-  OPENAI_BATCHES_ROUTES,
-  prefixed,
-} from '../lib/http/routes.ts';
-import { type MessageBatchesApp, messageBatchHandlers } from './anthropic.ts';
-import { cancelBatch, createBatch, getBatch, listBatches } from './by-surface.ts';
-import { type FilesApp, filesHandlers } from './files.ts';
-import { type NativeApp, nativeHandlers } from './native.ts';
-import { type OpenaiApp, openaiHandlers } from './openai.ts';
+import type { BoundRoute } from '../lib/http/routes.ts';
+import type { PayloadStore } from '../lib/payloads/payload-store.ts';
+import { MESSAGE_BATCH_ENDPOINTS, type MessageBatchesApp } from './anthropic.ts';
+import { BATCH_ENDPOINTS } from './by-surface.ts';
+import { below, type Endpoint, routesOf } from './endpoint.ts';
+import { FILE_ENDPOINTS, type FilesApp } from './files.ts';
+import { healthEndpoint } from './health.ts';
+import type { NativeApp } from './native.ts';
+import { OPENAI_BATCH_ENDPOINTS, type OpenaiApp } from './openai.ts';
+import { receiveUploadEndpoint, UPLOAD_ENDPOINTS, type UploadsApp } from './uploads.ts';
+import { USAGE_ENDPOINTS, type UsageApp } from './usage.ts';
 
 /** All that the inference port needs of the application. */
-export type InferenceApp = NativeApp & FilesApp & OpenaiApp & MessageBatchesApp;
+export type InferenceApp = NativeApp & FilesApp & OpenaiApp & MessageBatchesApp & UploadsApp & UsageApp;
 
-/**
- * Every route of the three surfaces on the inference port ("Which surface a call belongs to" in
- * docs/spec/native-api.md).
- */
-export function inferenceRoutes(app: InferenceApp): BoundRoute[] {
-  const shared = { submit: createBatch(app), list: listBatches(app), get: getBatch(app), cancel: cancelBatch(app) };
-  return [
-    ...bindRoutes(NATIVE_ROUTES, { ...nativeHandlers(app), ...shared }),
-    ...openaiRoutes(app),
-    ...messageBatchRoutes(app),
-  ];
-}
+/** Every endpoint of the three surfaces ("Which surface a call belongs to" in docs/spec/native-api.md). */
+export const INFERENCE_ENDPOINTS: readonly Endpoint<InferenceApp>[] = [
+  healthEndpoint,
+  ...BATCH_ENDPOINTS,
+  ...UPLOAD_ENDPOINTS,
+  ...USAGE_ENDPOINTS,
+  ...FILE_ENDPOINTS,
+  ...below('/openai', FILE_ENDPOINTS),
+  ...below('/openai', OPENAI_BATCH_ENDPOINTS),
+  ...MESSAGE_BATCH_ENDPOINTS,
+  ...below('/anthropic', MESSAGE_BATCH_ENDPOINTS),
+];
 
-/** Files, and what is OpenAI's alone below `/openai`. */
-export function openaiRoutes(app: FilesApp & OpenaiApp): BoundRoute[] {
-  const files = filesHandlers(app);
-  return [
-    ...bindRoutes(FILES_ROUTES, files),
-    ...bindRoutes(prefixed('/openai', FILES_ROUTES), files),
-    ...bindRoutes(prefixed('/openai', OPENAI_BATCHES_ROUTES), openaiHandlers(app)),
-  ];
-}
-
-/** Message batches, at both base URLs. */
-export function messageBatchRoutes(app: MessageBatchesApp): BoundRoute[] {
-  const handlers = messageBatchHandlers(app);
-  return [
-    ...bindRoutes(MESSAGE_BATCHES_ROUTES, handlers),
-    ...bindRoutes(prefixed('/anthropic', MESSAGE_BATCHES_ROUTES), handlers),
-  ];
+/** The routes of the inference port. */
+export function inferenceRoutes(app: InferenceApp & { payloads: Pick<PayloadStore, 'uploadLink'> }): BoundRoute[] {
+  // A store that signs URLs takes uploads itself.
+  const receives = app.payloads.uploadLink === undefined;
+  return routesOf(
+    INFERENCE_ENDPOINTS.filter((one) => receives || one !== receiveUploadEndpoint),
+    app,
+  );
 }

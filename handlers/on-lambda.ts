@@ -5,6 +5,9 @@ import { createLambdaApp, type LambdaApp } from '../lib/app/lambda.ts';
 import { createLog } from '../lib/base/log.ts';
 import type { ApiHandler } from '../lib/http/event.ts';
 import { forLambda, type LambdaHandler } from '../lib/http/lambda.ts';
+import type { BoundRoute } from '../lib/http/routes.ts';
+import { routesOf } from './endpoint.ts';
+import { INFERENCE_ENDPOINTS } from './inference.ts';
 
 export type LambdaFunction<Event, Result> = (event: Event, context: Context) => Promise<Result>;
 
@@ -38,10 +41,19 @@ export function onLambda<Event, Result>(
   };
 }
 
-/** The same for a handler of HTTP events. */
-export function httpOnLambda(
-  bind: (app: LambdaApp) => ApiHandler,
-  env?: Readonly<Record<string, string | undefined>>,
-): LambdaHandler {
-  return onLambda((app) => forLambda(bind(app), app), env);
+/** The function of this name behind API Gateway, with all endpoints that belong to it. */
+export function apiFunction(name: string, app: LambdaApp): LambdaHandler {
+  const endpoints = INFERENCE_ENDPOINTS.filter(({ lambda }) => lambda === name);
+  return forLambda(routed(routesOf(endpoints, app)), app);
+}
+
+/** Several routes as one handler: API Gateway has matched already, its route key says which. */
+function routed(routes: readonly BoundRoute[]): ApiHandler {
+  const byKey = new Map(routes.map(({ method, pattern, run }) => [`${method} ${pattern}`, run]));
+  const only = routes.length === 1 ? routes[0]!.run : undefined;
+  return (event, context) => {
+    const run = only ?? byKey.get(event.routeKey);
+    if (run === undefined) throw new Error(`no route for ${event.routeKey}`);
+    return run(event, context);
+  };
 }

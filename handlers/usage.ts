@@ -1,16 +1,17 @@
 import type { Database } from '../lib/db/database.ts';
-import { type ApiHandler, queryOf } from '../lib/http/event.ts';
+import { queryOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
-import { type BoundRoute, bindRoutes, type Route } from '../lib/http/routes.ts';
 import { usageEvents } from '../lib/usage/events.ts';
 import { usageSummary, usageTimeseries } from '../lib/usage/figures.ts';
-import { authenticated, type GateDeps } from './middleware.ts';
+import { type Endpoint, endpoint } from './endpoint.ts';
+import type { GateDeps } from './middleware.ts';
 
-const USAGE_ROUTES = [
-  { method: 'GET', pattern: '/v1/usage/events', handler: 'events' },
-  { method: 'GET', pattern: '/v1/usage/summary', handler: 'summary' },
-  { method: 'GET', pattern: '/v1/usage/timeseries', handler: 'timeseries' },
-] as const satisfies readonly Route[];
+// The caller's own usage on the inference port. The control port shows everybody's: control.ts.
+
+/** What it needs of the application. */
+export interface UsageApp extends GateDeps {
+  db: Database;
+}
 
 /** Reads usage by a query. `owner` limits it to one caller's events. */
 type Reader = (query: URLSearchParams, owner?: string) => Promise<unknown>;
@@ -24,14 +25,13 @@ export function usageReaders(db: Database): Record<'events' | 'summary' | 'times
   };
 }
 
-/** `GET /v1/usage/events|summary|timeseries` on the inference port: the caller's own events only. */
-export function usageRoutes(app: GateDeps & { db: Database }): BoundRoute[] {
-  const readers = usageReaders(app.db);
-  const own = (read: Reader): ApiHandler =>
-    authenticated(app, async (event, { owner }) => json(200, await read(queryOf(event), owner)));
-  return bindRoutes(USAGE_ROUTES, {
-    events: own(readers.events),
-    summary: own(readers.summary),
-    timeseries: own(readers.timeseries),
-  });
-}
+const ownUsageEndpoint = (read: 'events' | 'summary' | 'timeseries') =>
+  endpoint({ method: 'GET', pattern: `/v1/usage/${read}`, lambda: 'usage' }, async (app: UsageApp, { owner }, event) =>
+    json(200, await usageReaders(app.db)[read](queryOf(event), owner)),
+  );
+
+export const USAGE_ENDPOINTS: readonly Endpoint<UsageApp>[] = [
+  ownUsageEndpoint('events'),
+  ownUsageEndpoint('summary'),
+  ownUsageEndpoint('timeseries'),
+];

@@ -42,7 +42,7 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   const { port } = await serve({
     host: '127.0.0.1',
     port: 0,
-    routes: [{ method: 'GET', pattern: '/file', run, readsBody: false }],
+    routes: [{ method: 'GET', pattern: '/file', run }],
     maxBodyBytes: 0,
     log: createLog('silent'),
   });

@@ -1,86 +1,20 @@
 import { z } from 'zod';
-import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
-import { ITEM_STATES } from '../model/batch.ts';
-import { parseMessageBatchId } from '../surfaces/anthropic/message-batch.ts';
 
-/** Idx values fit a Postgres integer. */
-const MAX_IDX = 2_147_483_647;
-
-const whole = (min: number, max: number) =>
+/** A query parameter that is a whole number. */
+export const whole = (min: number, max: number) =>
   z
     .string()
     .regex(/^\d{1,10}$/)
     .transform(Number)
     .pipe(z.number().min(min).max(max))
     .meta({ rule: `must be a whole number from ${min} to ${max}` });
-const flag = () =>
+/** A query parameter that is `true` or `false`. */
+export const flag = () =>
   z
     .enum(['true', 'false'])
     .transform((text) => text === 'true')
     .meta({ rule: 'must be true or false' });
-
-/** Query of `GET /v1/batches/{id}`. */
-export const GET_QUERY = z.object({ items: flag().default(true), usage: flag().default(false) });
-
-/** Query of `GET /v1/batches/{id}/results`; a page is asked for with `after` or `limit`. */
-export const RESULTS_QUERY = z.object({
-  after: whole(0, MAX_IDX).optional(),
-  limit: whole(1, 10_000).optional(),
-  state: z
-    .enum(ITEM_STATES)
-    .optional()
-    .meta({ rule: `must be one of ${ITEM_STATES.join(', ')}` }),
-});
-
-/** Query of `GET /v1/batches`. */
-export const LIST_QUERY = z.object({
-  surface: z.literal('relay').meta({ rule: 'must be relay' }),
-  limit: whole(1, 100).default(20),
-  after: z.string().refine(isUuid).optional().meta({ rule: 'must be the id of a batch' }),
-});
-
-/** Purposes that OpenAI clients may ask for; files of the last ones do not exist here. */
-const FILE_PURPOSES = [
-  'batch',
-  'batch_output',
-  'assistants',
-  'assistants_output',
-  'evals',
-  'fine-tune',
-  'fine-tune-results',
-  'user_data',
-  'vision',
-] as const;
-
-/** Query of `GET /v1/files`. */
-export const FILES_QUERY = z.object({
-  after: z.string().optional(),
-  limit: whole(1, 10_000).default(10_000),
-  order: z.enum(['asc', 'desc']).default('desc').meta({ rule: 'must be asc or desc' }),
-  purpose: z
-    .enum(FILE_PURPOSES)
-    .optional()
-    .meta({ rule: `must be one of ${FILE_PURPOSES.join(', ')}` }),
-});
-
-const messageBatch = () =>
-  z
-    .string()
-    .refine((id) => parseMessageBatchId(id) !== null)
-    .transform((id) => parseMessageBatchId(id)!)
-    .optional()
-    .meta({ rule: 'must be the id of a message batch' });
-
-/** Query of `GET /v1/messages/batches`; the ids become UUIDs. */
-export const MESSAGE_LIST_QUERY = z.object({
-  limit: whole(1, 1000).default(20),
-  after_id: messageBatch(),
-  before_id: messageBatch(),
-});
-
-/** Query of `GET /v1/batches` of OpenAI clients; `after` is looked up. */
-export const OPENAI_LIST_QUERY = z.object({ limit: whole(1, 100).default(20), after: z.string().optional() });
 
 /**
  * Reads a query by its contract. Parameters that it does not name are ignored. Throws 400 `invalid_value` with the

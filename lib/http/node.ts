@@ -85,7 +85,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
       throw new ApiError('method_not_allowed', undefined, { headers: { allow: found.allow } });
     }
     const event = eventOf(req, call, found.route, found.parameters);
-    if (found.route.readsBody) {
+    if (found.route.body === 'read') {
       if (call.expectsContinue && Number(req.headers['content-length'] ?? 0) <= options.maxBodyBytes) {
         res.writeContinue();
         call.expectsContinue = false;
@@ -95,7 +95,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
       if (read.kind === 'too_large') throw bodyTooLarge(read.sent, options.maxBodyBytes);
       attachBody(event, read.body);
     }
-    if (found.route.streamsBody) {
+    if (found.route.body === 'stream') {
       const begin = () => {
         if (call.expectsContinue) res.writeContinue();
         call.expectsContinue = false;

@@ -5,15 +5,8 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { Context } from 'aws-lambda';
 import { beforeAll, describe, expect, test } from 'vitest';
+import { INFERENCE_ENDPOINTS } from '../../handlers/inference.ts';
 import type * as Functions from '../../handlers/lambda.ts';
-import {
-  FILES_ROUTES,
-  MESSAGE_BATCHES_ROUTES,
-  NATIVE_ROUTES,
-  OPENAI_BATCHES_ROUTES,
-  prefixed,
-  type Route,
-} from '../../lib/http/routes.ts';
 import { plaintextOf } from '../support/auth-catalog.ts';
 import { countdown, startPlatform, wakeEvent } from '../support/lambda.ts';
 import { createTestDatabase } from '../support/postgres.ts';
@@ -40,12 +33,8 @@ beforeAll(async () => {
 describe('npm run package', () => {
   test('gives every route of the three surfaces and the usage calls a function', () => {
     const routes = ofType('AWS::ApiGatewayV2::Route').map(([, { Properties }]) => Properties.RouteKey as string);
-    const usage = ['events', 'summary', 'timeseries'].map((name) => `GET /v1/usage/${name}`);
-    const tables: (readonly Route[])[] = [NATIVE_ROUTES, FILES_ROUTES, MESSAGE_BATCHES_ROUTES];
-    tables.push(prefixed('/openai', FILES_ROUTES), prefixed('/openai', OPENAI_BATCHES_ROUTES));
-    tables.push(prefixed('/anthropic', MESSAGE_BATCHES_ROUTES));
-    const surfaces = tables.flat().map(({ method, pattern }) => `${method} ${pattern}`);
-    expect(routes.sort()).toEqual([...surfaces, ...usage].sort());
+    const endpoints = INFERENCE_ENDPOINTS.filter(({ lambda }) => lambda !== null);
+    expect(routes.sort()).toEqual(endpoints.map(({ method, pattern }) => `${method} ${pattern}`).sort());
   });
 
   test('runs all functions on nodejs24.x and arm64, the worker for 900 s and on a reservation that a flag leaves out', () => {

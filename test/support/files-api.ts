@@ -1,6 +1,6 @@
-import { filesHandlers } from '../../handlers/files.ts';
+import { routesOf } from '../../handlers/endpoint.ts';
+import { FILE_ENDPOINTS } from '../../handlers/files.ts';
 import type { SeenRequest } from '../../lib/http/node.ts';
-import { bindRoutes, FILES_ROUTES } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { BOUNDARY } from './files-form.ts';
 import { type Answer, type Call, createNativeApi, type NativeApi, type Way } from './native-api.ts';
@@ -22,7 +22,7 @@ export interface FilesApi {
 export async function createFilesApi(maxFileBytes: number, payloads?: PayloadStore): Promise<FilesApi> {
   const native = await createNativeApi(() => (payloads === undefined ? {} : { payloads }));
   const app = { ...native.app, payloads: payloads ?? native.payloads, db: native.database.db };
-  const routes = bindRoutes(FILES_ROUTES, filesHandlers(app, maxFileBytes));
+  const routes = routesOf(FILE_ENDPOINTS, { ...app, maxFileBytes });
   const { server, seen, call } = await native.serve(routes, { maxBodyBytes: 1024, payloads: app.payloads });
   return {
     native,

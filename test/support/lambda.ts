@@ -1,33 +1,17 @@
 import { randomUUID } from 'node:crypto';
 import { DeleteMessageCommand, type Message, ReceiveMessageCommand, SQSClient } from '@aws-sdk/client-sqs';
 import type { Context, SQSBatchResponse, SQSEvent } from 'aws-lambda';
-import { cancelBatch, createBatch, getBatch, listBatches } from '../../handlers/by-surface.ts';
-import { health } from '../../handlers/health.ts';
-import { messageBatchRoutes, openaiRoutes } from '../../handlers/inference.ts';
+import { INFERENCE_ENDPOINTS } from '../../handlers/inference.ts';
 import type * as Functions from '../../handlers/lambda.ts';
-import { httpOnLambda, onLambda } from '../../handlers/on-lambda.ts';
-import { remove } from '../../handlers/remove.ts';
-import { results } from '../../handlers/results.ts';
-import { routed } from '../../handlers/routed.ts';
+import { apiFunction, onLambda } from '../../handlers/on-lambda.ts';
 import { sweep } from '../../handlers/sweep.ts';
-import { upload } from '../../handlers/upload.ts';
-import { usageRoutes } from '../../handlers/usage.ts';
 import { worker } from '../../handlers/worker.ts';
 import type { LambdaApp } from '../../lib/app/lambda.ts';
 import { applyCatalog } from '../../lib/catalog/apply.ts';
 import { readCatalog } from '../../lib/catalog/read.ts';
 import type { Database } from '../../lib/db/database.ts';
-import type { ApiHandler } from '../../lib/http/event.ts';
-import {
-  type BoundRoute,
-  createMatcher,
-  FILES_ROUTES,
-  MESSAGE_BATCHES_ROUTES,
-  NATIVE_ROUTES,
-  OPENAI_BATCHES_ROUTES,
-  prefixed,
-  type Route,
-} from '../../lib/http/routes.ts';
+import type { LambdaHandler } from '../../lib/http/lambda.ts';
+import { createMatcher } from '../../lib/http/routes.ts';
 import { createBucket, startFaux, TEST_AWS_ENV, TEST_CLIENT } from './aws.ts';
 import { type Guard, startGuard } from './iam.ts';
 import { type Answer, asEvent, type Call } from './native-api.ts';
@@ -73,37 +57,11 @@ export interface PlatformOptions {
   load?(env: Record<string, string>): Promise<typeof Functions>;
 }
 
+/** What API Gateway has routes for. */
+const DEPLOYED = INFERENCE_ENDPOINTS.filter(({ lambda }) => lambda !== null);
 /** The functions behind API Gateway. */
 type ApiFunction = Exclude<keyof typeof Functions, 'worker' | 'sweep'>;
-
-/** What handlers/lambda.ts makes its functions of; each has an app of its own here as well. */
-const FUNCTIONS: Record<ApiFunction, (app: LambdaApp) => ApiHandler> = {
-  health,
-  submit: createBatch,
-  upload,
-  list: listBatches,
-  get: getBatch,
-  remove,
-  results,
-  cancel: cancelBatch,
-  usage: (app) => routed(usageRoutes(app)),
-  openai: (app) => routed(openaiRoutes(app)),
-  messageBatches: (app) => routed(messageBatchRoutes(app)),
-};
-
-const to = (name: ApiFunction, table: readonly Route[]) => table.map((route) => [name, route] as const);
-
-/** Which function each route of the inference port goes to, as serverless.yml says. */
-const ROUTES: readonly (readonly [ApiFunction, Pick<Route, 'method' | 'pattern'>])[] = [
-  ...NATIVE_ROUTES.map((route) => [route.handler, route] as const),
-  ...(['events', 'summary', 'timeseries'] as const).map(
-    (name) => ['usage', { method: 'GET', pattern: `/v1/usage/${name}` }] as const,
-  ),
-  ...to('openai', FILES_ROUTES),
-  ...to('openai', prefixed('/openai', [...FILES_ROUTES, ...OPENAI_BATCHES_ROUTES])),
-  ...to('messageBatches', MESSAGE_BATCHES_ROUTES),
-  ...to('messageBatches', prefixed('/anthropic', MESSAGE_BATCHES_ROUTES)),
-];
+const API_FUNCTIONS = new Set(DEPLOYED.map(({ lambda }) => lambda as ApiFunction));
 
 const AT_ONCE = 8;
 const TIMEOUT_MS = 900_000;
@@ -149,13 +107,13 @@ export async function startPlatform({
     guards.push(guard);
     return { ...env, AWS_ENDPOINT_URL: guard.endpoint };
   };
-  const own = {} as Record<ApiFunction, ApiHandler>;
-  for (const [name, bind] of Object.entries(FUNCTIONS) as [ApiFunction, (app: LambdaApp) => ApiHandler][]) {
-    own[name] = httpOnLambda((app) => bind(keep(app)), await envOf(name));
-  }
+  // Each has an app of its own.
+  const own = {} as Record<ApiFunction, LambdaHandler>;
+  for (const name of API_FUNCTIONS) own[name] = onLambda((app) => apiFunction(name, keep(app)), await envOf(name));
   const workerEnv = await envOf('worker');
-  const bound: BoundRoute[] = ROUTES.map(([name, { method, pattern }]) => {
-    return { method, pattern, run: (bundle?.[name] as ApiHandler) ?? own[name], readsBody: true };
+  const bound = DEPLOYED.map(({ method, pattern, lambda }) => {
+    const name = lambda as ApiFunction;
+    return { method, pattern, run: bundle?.[name] ?? own[name] };
   });
   const find = createMatcher(bound);
   const sqs = new SQSClient({ ...TEST_CLIENT, endpoint: aws.endpoint, useQueueUrlAsEndpoint: false });

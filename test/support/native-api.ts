@@ -3,8 +3,10 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Context } from 'aws-lambda';
-import { type NativeApp, nativeHandlers } from '../../handlers/native.ts';
-import { receiveRoutes } from '../../handlers/receive.ts';
+import { routesOf } from '../../handlers/endpoint.ts';
+import { healthEndpoint } from '../../handlers/health.ts';
+import { type NativeApp as BatchesApp, NATIVE_ENDPOINTS } from '../../handlers/native.ts';
+import { receiveUploadEndpoint, UPLOAD_ENDPOINTS, type UploadsApp } from '../../handlers/uploads.ts';
 import { authenticate } from '../../lib/auth/authenticate.ts';
 import { systemClock } from '../../lib/base/clock.ts';
 import { ApiError } from '../../lib/base/errors.ts';
@@ -12,13 +14,16 @@ import { createLog } from '../../lib/base/log.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
 import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
 import { type HttpServer, type SeenRequest, type ServeOptions, serve } from '../../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
+import { type BoundRoute, createMatcher } from '../../lib/http/routes.ts';
 import type { Catalog } from '../../lib/model/catalog.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../lib/payloads/payload-store.ts';
 import type { Wake } from '../../lib/queue/queue.ts';
 import { callers, plaintextOf } from './auth-catalog.ts';
 import { createTestDatabase, type TestDatabase } from './postgres.ts';
+
+/** All that the native API needs of the application. */
+export type NativeApp = BatchesApp & Omit<UploadsApp, 'payloads'>;
 
 /** The two ways a request can come: over HTTP through the Node adapter, or as an API Gateway event. */
 export const WAYS = ['node', 'lambda'] as const;
@@ -128,8 +133,10 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     const call: Served['call'] = (way, one) => (way === 'node' ? overHttp(url, one) : asEvent(find, one));
     return { server, url, seen, call };
   };
-  const native = await serveRoutes(bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), {
-    nodeOnly: receiveRoutes({ ...app, payloads: store }),
+  const whole = { ...app, payloads: store };
+  const uploads = UPLOAD_ENDPOINTS.filter((one) => one !== receiveUploadEndpoint);
+  const native = await serveRoutes(routesOf([healthEndpoint, ...NATIVE_ENDPOINTS, ...uploads], whole), {
+    nodeOnly: routesOf([receiveUploadEndpoint], whole),
   });
 
   return {

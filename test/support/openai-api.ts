@@ -1,11 +1,10 @@
 import { crc32 as crcOf } from 'node:zlib';
-import { createBatch } from '../../handlers/by-surface.ts';
-import type { NativeApp } from '../../handlers/native.ts';
-import { type OpenaiApp, openaiHandlers } from '../../handlers/openai.ts';
+import { SHARED_BATCH_ENDPOINTS } from '../../handlers/by-surface.ts';
+import { below, routesOf } from '../../handlers/endpoint.ts';
+import { OPENAI_BATCH_ENDPOINTS, type OpenaiApp } from '../../handlers/openai.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
 import { uuidv7 } from '../../lib/base/clock.ts';
 import { compactBatch } from '../../lib/batch/results/compact.ts';
-import { bindRoutes, type Route } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { fileIdOf } from '../../lib/surfaces/files/file-object.ts';
 import { type FilePurpose, insertFile } from '../../lib/surfaces/files/stored-files.sql.ts';
@@ -14,16 +13,7 @@ import type { ValidateDeps } from '../../lib/surfaces/openai/validation/validate
 import { createValidator, type Validator } from '../../lib/surfaces/openai/validation/validator.ts';
 import { writeOpenaiResults } from '../../lib/surfaces/openai/write-results.ts';
 import { plaintextOf } from './auth-catalog.ts';
-import { type Answer, type Call, createNativeApi, type NativeApi, type Way } from './native-api.ts';
-
-const ROUTES = [
-  { method: 'POST', pattern: '/v1/batches', handler: 'createOpenaiBatch', body: 'read' },
-  // What the native submit and OpenAI's create share, here beside OpenAI's own.
-  { method: 'POST', pattern: '/shared/v1/batches', handler: 'createBatch', body: 'read' },
-  { method: 'GET', pattern: '/v1/batches', handler: 'listOpenaiBatches' },
-  { method: 'GET', pattern: '/v1/batches/{id}', handler: 'getOpenaiBatch' },
-  { method: 'POST', pattern: '/v1/batches/{id}/cancel', handler: 'cancelOpenaiBatch' },
-] as const satisfies readonly Route[];
+import { type Answer, type Call, createNativeApi, type NativeApi, type NativeApp, type Way } from './native-api.ts';
 
 /** How an item ended, as `finish` records it. */
 export interface Ending {
@@ -89,7 +79,8 @@ export async function createOpenaiApi(
     wakeValidator: () => void woken++,
     compact: async (ids) => void compacted.push(...ids),
   };
-  const routes = bindRoutes(ROUTES, { ...openaiHandlers(app), createBatch: createBatch(app) });
+  // What the native API and OpenAI's share, beside OpenAI's own.
+  const routes = routesOf([...OPENAI_BATCH_ENDPOINTS, ...below('/shared', SHARED_BATCH_ENDPOINTS)], app);
   const { call } = await native.serve(routes, { maxBodyBytes: 4 * 1024 * 1024 });
   const validator = createValidator(deps);
 

@@ -27,9 +27,9 @@ interface Started extends HttpServer {
 
 async function start(run: ApiHandler, stallMs?: number): Promise<Started> {
   const routes: BoundRoute[] = [
-    { method: 'POST', pattern: '/things', run, readsBody: true },
-    { method: 'GET', pattern: '/things/{id}', run, readsBody: false },
-    { method: 'POST', pattern: '/things/{id}/stop', run, readsBody: false },
+    { method: 'POST', pattern: '/things', run, body: 'read' },
+    { method: 'GET', pattern: '/things/{id}', run },
+    { method: 'POST', pattern: '/things/{id}/stop', run },
   ];
   const seen: SeenRequest[] = [];
   const waiting: ((seen: SeenRequest) => void)[] = [];

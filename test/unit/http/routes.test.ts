@@ -1,21 +1,34 @@
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
+import { CONTROL_ENDPOINTS } from '../../../handlers/control.ts';
+import { INFERENCE_ENDPOINTS } from '../../../handlers/inference.ts';
 import type { ApiHandler } from '../../../lib/http/event.ts';
-import { bindRoutes, createMatcher, NATIVE_ROUTES, type Route } from '../../../lib/http/routes.ts';
+import { type BoundRoute, createMatcher } from '../../../lib/http/routes.ts';
 
 const run: ApiHandler = async () => ({ statusCode: 200, headers: {} });
-const handlers = Object.fromEntries(NATIVE_ROUTES.map(({ handler }) => [handler, run]));
-const match = createMatcher(bindRoutes(NATIVE_ROUTES, handlers));
+const PORTS: [name: string, routes: BoundRoute[]][] = [
+  ['inference', INFERENCE_ENDPOINTS.map((endpoint) => ({ ...endpoint, run }))],
+  ['control', CONTROL_ENDPOINTS.map((endpoint) => ({ ...endpoint, run }))],
+];
+const match = createMatcher(PORTS[0]![1]);
 
-test('finds each native route and its parameters', () => {
-  for (const { method, pattern } of NATIVE_ROUTES) {
-    const found = match(method, pattern.replace('{id}', 'x%2Fy'));
-    expect(found).toMatchObject({
-      kind: 'found',
-      route: { method, pattern },
-      parameters: pattern.includes('{id}') ? { id: 'x/y' } : {},
-    });
-  }
-  expect(match('HEAD', '/healthz')).toMatchObject({ kind: 'found', route: { method: 'GET' } });
+describe.each(PORTS)('the %s port', (_, routes) => {
+  test('finds each of its routes with its parameters', () => {
+    const find = createMatcher(routes);
+    for (const { method, pattern } of routes) {
+      const names = [...pattern.matchAll(/{(\w+)}/g)].map((found) => found[1]!);
+      expect(find(method, pattern.replaceAll(/{\w+}/g, 'x%2Fy'))).toMatchObject({
+        kind: 'found',
+        route: { method, pattern },
+        parameters: Object.fromEntries(names.map((name) => [name, 'x/y'])),
+      });
+    }
+    expect(find('HEAD', '/healthz')).toMatchObject({ kind: 'found', route: { method: 'GET' } });
+  });
+
+  test('has no route twice', () => {
+    const keys = routes.map(({ method, pattern }) => `${method} ${pattern}`);
+    expect(keys.filter((key, i) => keys.indexOf(key) !== i)).toEqual([]);
+  });
 });
 
 test.each(['', '/', '/v1', '/v1/batches/', '/v1/batches/x/', '/v1/batches//results', '/v1/batches/%', '/V1/batches'])(
@@ -34,15 +47,10 @@ test('lists the methods of a known path', () => {
 });
 
 test('prefers a literal segment to a parameter, whatever the order of the table', () => {
-  const table: Route[] = [
-    { method: 'GET', pattern: '/things/{id}', handler: 'any' },
-    { method: 'GET', pattern: '/things/special', handler: 'special' },
-  ];
-  const find = createMatcher(bindRoutes(table, { any: run, special: run }));
+  const find = createMatcher([
+    { method: 'GET', pattern: '/things/{id}', run },
+    { method: 'GET', pattern: '/things/special', run },
+  ]);
   expect(find('GET', '/things/special')).toMatchObject({ route: { pattern: '/things/special' } });
   expect(find('GET', '/things/other')).toMatchObject({ parameters: { id: 'other' } });
-});
-
-test('refuses a table that names a handler which is not there', () => {
-  expect(() => bindRoutes(NATIVE_ROUTES, {})).toThrow('route GET /healthz has no handler "health"');
 });

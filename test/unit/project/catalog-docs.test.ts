@@ -2,9 +2,9 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { z } from 'zod';
+import { CONTROL_ENDPOINTS } from '../../../handlers/control.ts';
 import { KINDS, PLURALS, SPECS } from '../../../lib/catalog/documents/kinds.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
-import { CONTROL_ROUTES } from '../../../lib/http/control.ts';
 import { ROOT } from '../../support/root.ts';
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
@@ -38,7 +38,7 @@ test.each(KINDS)('%s: the document has its plural and every field, with a ? wher
 });
 
 test('the document has every call of the control API', () => {
-  for (const { method, pattern } of CONTROL_ROUTES) {
+  for (const { method, pattern } of CONTROL_ENDPOINTS) {
     if (!pattern.startsWith('/api/') || pattern.startsWith('/api/usage/')) continue;
     expect(DOC).toContain(`\`${method} ${pattern}\``);
   }

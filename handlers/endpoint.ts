@@ -1,0 +1,57 @@
+import { z } from 'zod';
+import type { Caller } from '../lib/auth/authenticate.ts';
+import { parseQuery } from '../lib/http/contracts.ts';
+import { type ApiEvent, type ApiHandler, type ApiResult, queryOf } from '../lib/http/event.ts';
+import type { BoundRoute, Route } from '../lib/http/routes.ts';
+import { authenticated, type GateDeps, open } from './middleware.ts';
+
+/**
+ * One endpoint: its route, and the function that serves it. The route tables of both ports and the HTTP functions on
+ * Lambda are made of these values, and a test holds serverless.yml to them.
+ */
+export interface Endpoint<App> extends Route {
+  /** The Lambda function that serves it, by its name in serverless.yml; null: it is not on Lambda. */
+  readonly lambda: string | null;
+  /** Makes the handler from what it needs of the application. The middleware is part of it. */
+  readonly bind: (app: App) => ApiHandler;
+}
+
+interface LambdaRoute extends Route {
+  readonly lambda: string | null;
+}
+
+const NO_QUERY = z.object({});
+
+/**
+ * An endpoint for callers with a credential. `handle` sees a request whose caller is known and whose query fits its
+ * contract; it throws ApiError and never sees the wire form of an error.
+ */
+export function endpoint<App extends GateDeps, Query extends z.ZodObject = typeof NO_QUERY>(
+  { query, ...route }: LambdaRoute & { readonly query?: Query },
+  handle: (app: App, caller: Caller, event: ApiEvent, query: z.infer<Query>) => Promise<ApiResult>,
+): Endpoint<App> {
+  const contract = query ?? (NO_QUERY as unknown as Query);
+  return {
+    ...route,
+    bind: (app) =>
+      authenticated(app, (event, caller) => handle(app, caller, event, parseQuery(contract, queryOf(event)))),
+  };
+}
+
+/** An endpoint that asks for no credential and answers before the service is ready. */
+export function openEndpoint<App extends Pick<GateDeps, 'log'>>(
+  route: LambdaRoute,
+  handle: (app: App, event: ApiEvent) => Promise<ApiResult>,
+): Endpoint<App> {
+  return { ...route, bind: (app) => open(app, (event) => handle(app, event)) };
+}
+
+/** The same endpoints below a path of their own, for clients whose base URL has it. */
+export function below<App>(prefix: string, endpoints: readonly Endpoint<App>[]): Endpoint<App>[] {
+  return endpoints.map((one) => ({ ...one, pattern: prefix + one.pattern }));
+}
+
+/** The endpoints as routes of an adapter. */
+export function routesOf<App>(endpoints: readonly Endpoint<App>[], app: App): BoundRoute[] {
+  return endpoints.map(({ bind, lambda: _, ...route }) => ({ ...route, run: bind(app) }));
+}
