@@ -5,6 +5,11 @@
 export const LAYERS = [
   { name: 'base', folders: ['lib/base'], about: 'clock, errors and their codes, log' },
   {
+    name: 'runtime',
+    folders: ['lib/runtime'],
+    about: 'what reaches behind the promises of V8, pg and undici',
+  },
+  {
     name: 'model',
     folders: ['lib/model'],
     about: 'the types that every layer speaks about: batch, catalogue, usage event',

@@ -12,7 +12,7 @@ const PAIRS = 3;
 const WARM_UP = 2000;
 /** Postgres' processes report their statistics once a second. */
 const STATISTICS_MS = 1500;
-/** The targets with usage events and limits (design section 9). */
+/** The targets with usage events and limits ("Targets" in docs/spec/architecture.md). */
 const TARGETS: ReadonlyMap<number, number> = new Map([
   [8, 20],
   [64, 35],

@@ -49,7 +49,7 @@ export async function benchRestart(bed: Bed): Promise<Figure[]> {
   const missing = ITEMS - Object.keys(users).length;
   return [
     {
-      name: 'work goes on after kill -9 of the server',
+      name: 'work continues after kill -9 of the server',
       value: seconds,
       unit: 's',
       comparedWith: `the next start included; ${done} of ${ITEMS} items were final`,

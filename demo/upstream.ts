@@ -58,7 +58,7 @@ function reply(
   question: Question | null,
 ): { status: number; body: object; headers?: Record<string, string> } {
   if (question === null) {
-    return { status: 400, body: errorFor(path, 'invalid_request_error', 'the body is no JSON object with a model') };
+    return { status: 400, body: errorFor(path, 'invalid_request_error', 'the body is not a JSON object with a model') };
   }
   const dice = options.random();
   if (dice < options.rate429) {

@@ -14,7 +14,8 @@ import { getOpenaiBatchHandler } from './openai-get.ts';
 import { listOpenaiBatchesHandler } from './openai-list.ts';
 import { submit } from './submit.ts';
 
-// Paths that the native API and OpenAI's share (front-doors section 1). Each handler authenticates for itself.
+// Paths that the native API and OpenAI's share ("Which surface a call belongs to" in docs/spec/native-api.md). Each
+// handler authenticates for itself.
 
 type BatchesApp = NativeApp & OpenaiApp;
 

@@ -16,7 +16,9 @@ export interface ControlApp extends CredentialsApp {
   hostKeyHealth(key: HostKey): Promise<object>;
   /** Closes a host key's breaker for all replicas. */
   resetHostKey(key: HostKey): Promise<void>;
-  /** Reads usage by a query (behaviour section 6); throws ApiError 400 naming the parameter. */
+  /**
+   * Reads usage by a query ("Usage queries" in docs/spec/gateway-rules.md); throws ApiError 400 naming the parameter.
+   */
   usage: Record<'events' | 'summary' | 'timeseries', (query: URLSearchParams) => Promise<unknown>>;
   /** The metrics in the text format of Prometheus. */
   metrics(): Promise<{ contentType: string; body: string }>;

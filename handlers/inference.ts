@@ -16,7 +16,10 @@ import { type OpenaiApp, openaiHandlers } from './openai.ts';
 /** All that the inference port needs of the application. */
 export type InferenceApp = NativeApp & FilesApp & OpenaiApp & MessageBatchesApp;
 
-/** Every route of the three surfaces on the inference port (front-doors section 1). */
+/**
+ * Every route of the three surfaces on the inference port ("Which surface a call belongs to" in
+ * docs/spec/native-api.md).
+ */
 export function inferenceRoutes(app: InferenceApp): BoundRoute[] {
   const shared = { submit: createBatch(app), list: listBatches(app), get: getBatch(app), cancel: cancelBatch(app) };
   return [

@@ -1,5 +1,6 @@
 import { ApiError } from '../lib/base/errors.ts';
-import { type CreateUploadDeps, createUpload } from '../lib/batch/submit/create-upload.ts';
+import { PARAM_AND_RULE, parseBy, requireObject } from '../lib/base/parse.ts';
+import { type CreateUploadDeps, createUpload, UPLOAD_BODY } from '../lib/batch/submit/create-upload.ts';
 import { refuseEncodedBody } from '../lib/http/contracts.ts';
 import { type ApiHandler, bodyOf, originOf } from '../lib/http/event.ts';
 import { bodyTooLarge } from '../lib/http/read-body.ts';
@@ -9,7 +10,10 @@ import { type Authenticated, authenticated, type GateDeps } from './middleware.t
 /** The body is one number: what is larger is something else, and not worth parsing. */
 const MAX_BODY_BYTES = 16 * 1024;
 
-/** The largest body of any surface, that of a message batch (front-doors section 4); each checks its own limit at its use. */
+/**
+ * The largest body of any surface, that of a message batch ("Create of a message batch" in
+ * docs/spec/anthropic-surface.md); each checks its own limit at its use.
+ */
 const MAX_UPLOAD_BYTES = 256 * 1024 * 1024;
 
 export interface UploadApp extends GateDeps, CreateUploadDeps {
@@ -41,11 +45,5 @@ function bytesOf(body: Buffer): number {
   } catch (cause) {
     throw new ApiError('invalid_json', undefined, { cause });
   }
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    throw new ApiError('invalid_value', 'request body must be a JSON object');
-  }
-  const { bytes } = value as { bytes?: unknown };
-  if (bytes === undefined) throw new ApiError('missing_required_parameter', 'bytes is required', { param: 'bytes' });
-  if (typeof bytes === 'number' && Number.isSafeInteger(bytes) && bytes > 0) return bytes;
-  throw new ApiError('invalid_value', 'bytes must be a whole number from 1', { param: 'bytes' });
+  return parseBy(UPLOAD_BODY, requireObject(value), PARAM_AND_RULE).bytes;
 }

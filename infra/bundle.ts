@@ -3,8 +3,8 @@ import { join, resolve } from 'node:path';
 import { build } from 'esbuild';
 
 /**
- * Bundles the Lambda functions into `dist/lambda`: `handlers/lambda.mjs` with its shared chunks, and `migrations/` beside
- * it, of which only the file names are read. The SDK's chunks are loaded only if the configuration needs them.
+ * Bundles the Lambda functions into `dist/lambda`: `handlers/lambda.mjs` with its shared chunks, and `migrations/`
+ * beside it, of which only the file names are read. The SDK's chunks are loaded only if the configuration needs them.
  *
  *   node infra/bundle.ts [FOLDER]
  */

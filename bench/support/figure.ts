@@ -7,7 +7,7 @@ export interface Figure {
   value: number;
   unit: string;
   comparedWith: string;
-  /** A target of design section 9. Figures without one explain the others. */
+  /** A target of "Targets" in docs/spec/architecture.md. Figures without one explain the others. */
   target?: Target;
 }
 

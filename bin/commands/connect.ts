@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Config } from '../../lib/app/config.ts';
 import { ConfigError } from '../../lib/base/errors.ts';
 import type { Log } from '../../lib/base/log.ts';
-import { createSecretBox, parseMasterKey, type SecretBox } from '../../lib/catalog/secret-box.ts';
+import { createSecretBox, parseMasterKey, type SecretBox } from '../../lib/catalog/secrets/secret-box.ts';
 import { createDb, type Database } from '../../lib/db/database.ts';
 import { expectedVersion, isSchemaCurrent } from '../../lib/db/migrate.ts';
 import { startEmbedded } from '../../lib/postgres/embedded.ts';

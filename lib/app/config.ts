@@ -17,7 +17,10 @@ const dsn = () =>
       'it must be a postgres:// URL',
     );
 const MIB = 1024 * 1024;
-/** Design section 5: a native body is refused over the smaller of this and RELAY_MAX_REQUEST_BYTES. */
+/**
+ * "Limits of a submit" in docs/spec/native-api.md: a native body is refused over the smaller of this and
+ * RELAY_MAX_REQUEST_BYTES.
+ */
 const MAX_REQUEST_BYTES = 64 * MIB;
 
 /**

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { authenticate, type Caller, type Headers } from '../auth/authenticate.ts';
 import type { CatalogCache } from '../catalog/catalog-cache.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import { migrate } from '../db/migrate.ts';
 import type { KeyPool } from '../keypool/pool.ts';
 import type { Wake, WakeQueue } from '../queue/queue.ts';

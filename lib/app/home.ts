@@ -4,7 +4,7 @@ import type { Log } from '../base/log.ts';
 import { applyCatalog } from '../catalog/apply.ts';
 import { CatalogError, formatFault } from '../catalog/documents/document.ts';
 import { readCatalog } from '../catalog/read.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import type { Embedded } from '../postgres/embedded.ts';
 import type { Config } from './config.ts';

@@ -7,8 +7,8 @@ import type { Log } from '../base/log.ts';
 import { createCompactor, type ResultsWriters } from '../batch/results/compact.ts';
 import { type CatalogCache, createCatalogCache } from '../catalog/catalog-cache.ts';
 import { loadCatalog } from '../catalog/load.ts';
-import { checkMasterKey } from '../catalog/rekey.ts';
-import { createSecretBox, parseMasterKey, type SecretBox } from '../catalog/secret-box.ts';
+import { checkMasterKey } from '../catalog/secrets/rekey.ts';
+import { createSecretBox, parseMasterKey, type SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { createKeyPool, type KeyPool } from '../keypool/pool.ts';
 import { purgeLimits } from '../limits/purge.ts';
@@ -32,7 +32,7 @@ import { type Env, openPayloads, openQueue, type Wakes } from './clients.ts';
 import type { Config } from './config.ts';
 
 /** How finished batches of the SDK surfaces are written; the native form is the compactor's own. */
-export const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
+const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
 
 const USER_AGENT = 'relay-batch/0.1';
 

@@ -67,8 +67,9 @@ const TOKEN_CODES = {
 
 /**
  * Authenticates a request. The credential is the first of `X-WR-API-Key`, `Authorization: Bearer` and `x-api-key` that
- * is not empty. Throws ApiError 401 with a code and text of behaviour section 1. `judgeKey` and `judgeToken` document
- * which fault wins when there are several. Reads need no policy, so this function does not check for one.
+ * is not empty. Throws ApiError 401 with a code and text of "Authentication failures" in docs/spec/gateway-rules.md.
+ * `judgeKey` and `judgeToken` document which fault wins when there are several. Reads need no policy, so this function
+ * does not check for one.
  */
 export async function authenticate(headers: Headers, catalog: Catalog, deps: AuthenticateDeps): Promise<Caller> {
   const presented = presentedSecret(headers);

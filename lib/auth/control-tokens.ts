@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { FOREIGN_KEY_VIOLATION, sqlState } from '../db/errors.ts';
 import type { Catalog } from '../model/catalog.ts';
@@ -22,7 +22,7 @@ export interface TokenControlDeps {
 const nameOrId = z.string('must be a name or an id').regex(/^[A-Za-z0-9._-]{1,128}$/, 'must be a name or an id');
 const ttlFault = `must be a whole number of seconds from 1 to ${MAX_TOKEN_TTL_SECONDS}`;
 
-/** The body of `POST /tokens` (design section 6). */
+/** The body of `POST /tokens` ("Control API" in docs/spec/native-api.md). */
 const tokenBody = z.strictObject({
   user: nameOrId,
   project: nameOrId.optional(),

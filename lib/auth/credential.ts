@@ -11,10 +11,10 @@ export type Verdict<Fault extends string> = { fault: Fault } | { fault: null; va
 
 /**
  * Judges a key by its row at `nowMs` (shared time). `presentedHash` is the hash of the presented value. The first fault
- * counts, in the order of behaviour section 1: disabled, revoked, expired, rotated, then the principal. A key is
- * rotated if the value is neither the present one nor the previous one within its grace. `expiresAt`, `revokedAt` and
- * `graceUntil` hold from that very millisecond on. A principal that does not exist counts as disabled: it cannot be
- * deleted while a key refers to it, so only a fault can make it missing.
+ * counts, in the order of "Authentication failures" in docs/spec/gateway-rules.md: disabled, revoked, expired, rotated,
+ * then the principal. A key is rotated if the value is neither the present one nor the previous one within its grace.
+ * `expiresAt`, `revokedAt` and `graceUntil` hold from that very millisecond on. A principal that does not exist counts
+ * as disabled: it cannot be deleted while a key refers to it, so only a fault can make it missing.
  */
 export function judgeKey(key: RelayKey, presentedHash: string, catalog: Catalog, nowMs: number): Verdict<KeyFault> {
   if (!key.enabled) return { fault: 'disabled' };

@@ -8,8 +8,8 @@ export interface GeneratedKey extends KeyDigest {
 }
 
 /**
- * Makes a fresh relay key: `sk-wr-` and 48 random bytes in base64url without padding, 70 characters in all (behaviour
- * section 1). `random` must return cryptographically random bytes (`Clock.random`).
+ * Makes a fresh relay key: `sk-wr-` and 48 random bytes in base64url without padding, 70 characters in all ("Relay
+ * keys" in docs/spec/gateway-rules.md). `random` must return cryptographically random bytes (`Clock.random`).
  */
 export function generateKey(random: (n: number) => Buffer): GeneratedKey {
   const plaintext = `sk-wr-${random(48).toString('base64url')}`;
@@ -21,7 +21,7 @@ export function hashKey(plaintext: string): string {
   return hash('sha256', plaintext, 'hex');
 }
 
-/** The longest time that a rotated value continues to work: 24 h (behaviour section 1). */
+/** The longest time that a rotated value continues to work: 24 h ("Relay keys" in docs/spec/gateway-rules.md). */
 export const MAX_GRACE_SECONDS = 86_400;
 
 /**

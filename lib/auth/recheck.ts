@@ -8,7 +8,10 @@ export type BatchCredential = Pick<
   'owner' | 'credentialKind' | 'credentialId' | 'principalId' | 'tokenExpiresAt' | 'tokenVersion'
 >;
 
-/** `reason` is the text after `credential no longer valid: ` (behaviour section 7). */
+/**
+ * `reason` is the text after `credential no longer valid: ` ("Credential check when an item runs" in
+ * docs/spec/gateway-rules.md).
+ */
 export type Recheck = { ok: true; validUntilMs: number } | { ok: false; reason: string };
 
 const KEY_REASONS: Record<KeyFault, string> = {

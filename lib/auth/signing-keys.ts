@@ -1,8 +1,8 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto';
 import { ApiError, ConfigError } from '../base/errors.ts';
 import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
-import { requireMasterKey } from '../catalog/master-key.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import { requireMasterKey } from '../catalog/secrets/master-key.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database, Db } from '../db/database.ts';
 import {
   insertSigningKey,

@@ -1,12 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import { SignJWT } from 'jose';
 import { bumpCatalogVersion } from '../catalog/catalog-state.sql.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Database } from '../db/database.ts';
 import { currentSigningKey } from './signing-keys.ts';
 import { insertToken, markTokenRevoked, raiseUserTokenVersion, readIssueFacts } from './tokens.sql.ts';
 
-/** The longest life of a token: 30 days (design section 6). */
+/** The longest life of a token: 30 days ("Inference tokens" in docs/spec/gateway-rules.md). */
 export const MAX_TOKEN_TTL_SECONDS = 2_592_000;
 
 export interface TokenRequest {

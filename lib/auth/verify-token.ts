@@ -3,7 +3,7 @@ import { compactVerify, decodeProtectedHeader } from 'jose';
 import { z } from 'zod';
 import { ApiError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import type { SecretBox } from '../catalog/secret-box.ts';
+import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import type { Db } from '../db/database.ts';
 import type { TokenClaims, TokenVerifier } from './authenticate.ts';
 import { openSigningKey } from './signing-keys.ts';

@@ -3,7 +3,11 @@ import type { Log } from './log.ts';
 /** For each mode of a machine, the modes that may follow it. */
 export type Transitions<Mode extends string> = Readonly<Record<Mode, readonly Mode[]>>;
 
-/** Logged for a transition that a machine does not have; tests look for it. */
+/**
+ * Logged for a transition that a machine does not have.
+ *
+ * @internal Exported for the tests, which look for it.
+ */
 export const ILLEGAL_TRANSITION = 'illegal transition';
 
 /**

@@ -25,8 +25,9 @@ export interface GetDeps {
 }
 
 /**
- * The status document of one batch as JSON text, keys in the order of design section 5. `counts` and `items` come from
- * one statement, so they always agree. Throws `not_found` for an id that is none, is unknown, or is another owner's.
+ * The status document of one batch as JSON text, keys in the order of "Status document" in docs/spec/native-api.md.
+ * `counts` and `items` come from one statement, so they always agree. Throws `not_found` for an id that is none, is
+ * unknown, or is another owner's.
  */
 export async function getBatch(
   deps: GetDeps,

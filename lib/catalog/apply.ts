@@ -3,7 +3,7 @@ import { lockCatalog } from './catalog-state.sql.ts';
 import { planChange } from './change-set.ts';
 import { CatalogError, type CatalogFault } from './documents/document.ts';
 import type { CatalogSource } from './documents/yaml.ts';
-import type { SecretBox } from './secret-box.ts';
+import type { SecretBox } from './secrets/secret-box.ts';
 import { readState } from './state.ts';
 import { writeChangeSet } from './write.ts';
 

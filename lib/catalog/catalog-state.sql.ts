@@ -15,18 +15,8 @@ export async function bumpCatalogVersion(tx: Db): Promise<number> {
   const result = await tx.query<{ version: number }>({
     name: 'catalog_bump_version',
     text: `with bumped as (update catalog_state set version = version + 1 returning version)
-           select version, pg_notify($1::text, version::text) from bumped`,
+           select b.version from bumped b, pg_notify($1::text, b.version::text)`,
     values: [CHANNELS.catalog],
-  });
-  return result.rows[0]!.version;
-}
-
-/** The catalogue version as committed. */
-export async function readCatalogVersion(db: Db): Promise<number> {
-  const result = await db.query<{ version: number }>({
-    name: 'catalog_read_version',
-    text: 'select version from catalog_state',
-    values: [],
   });
   return result.rows[0]!.version;
 }

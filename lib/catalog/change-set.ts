@@ -5,7 +5,7 @@ import { hintsOf, nameConflicts } from './documents/names.ts';
 import { type Referrer, referencesOf } from './documents/references.ts';
 import { at, type Material, type MaterialDeps, materialOf } from './material.ts';
 import type { KeyDigest } from './relay-key.ts';
-import type { Sealed } from './secret-box.ts';
+import type { Sealed } from './secrets/secret-box.ts';
 import { type CatalogState, objectKey, type StoredObject } from './state.ts';
 
 /** A change of the catalogue. */

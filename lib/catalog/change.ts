@@ -10,7 +10,7 @@ import type { Kind } from './documents/kinds.ts';
 import { referrersOf } from './documents/references.ts';
 import { at } from './material.ts';
 import type { KeyDigest } from './relay-key.ts';
-import type { SecretBox } from './secret-box.ts';
+import type { SecretBox } from './secrets/secret-box.ts';
 import { type CatalogState, objectKey, readState, type StoredObject } from './state.ts';
 import { type ObjectView, viewOf } from './view.ts';
 import { writeChangeSet } from './write.ts';

@@ -6,7 +6,7 @@ import type { Binding, Catalog, HostKey, RelayKey } from '../model/catalog.ts';
 import { HEADER_SECRET } from './documents/fields.ts';
 import type { Kind } from './documents/kinds.ts';
 import { readRevokedTokens } from './revoked-tokens.sql.ts';
-import type { SecretBox } from './secret-box.ts';
+import type { SecretBox } from './secrets/secret-box.ts';
 import { readState, type StoredObject } from './state.ts';
 
 type Stored<K extends Kind> = Extract<StoredObject, { kind: K }>;

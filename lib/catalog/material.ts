@@ -2,7 +2,7 @@ import { timingSafeEqual } from 'node:crypto';
 import type { CatalogDocument, CatalogFault, Where } from './documents/document.ts';
 import { HEADER_SECRET, HEADER_SECRET_FAULT } from './documents/fields.ts';
 import { digestKey, type KeyDigest } from './relay-key.ts';
-import type { SecretBox } from './secret-box.ts';
+import type { SecretBox } from './secrets/secret-box.ts';
 import type { StoredObject } from './state.ts';
 
 /** The sources of secrets. */

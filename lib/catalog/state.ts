@@ -2,7 +2,7 @@ import type { Db } from '../db/database.ts';
 import { type CatalogRow, listCatalog } from './catalog.sql.ts';
 import type { Metadata } from './documents/document.ts';
 import { isKind, KINDS, type Kind, type SpecOf } from './documents/kinds.ts';
-import type { Sealed } from './secret-box.ts';
+import type { Sealed } from './secrets/secret-box.ts';
 
 interface StoredOf<K extends Kind> {
   id: string;

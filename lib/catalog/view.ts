@@ -26,7 +26,7 @@ export function viewOf(object: StoredObject): ObjectView {
 }
 
 /** Returns the spec as it could be applied, in the order of its schema (jsonb keeps none), without secrets. */
-export function specOf(object: StoredObject): Record<string, unknown> {
+function specOf(object: StoredObject): Record<string, unknown> {
   const revoked = object.key?.revokedAt ? { revoked: true } : {};
   const parsed = SPECS[object.kind].safeParse(object.spec);
   // A spec that an earlier release accepted and this one would refuse is shown as it is.

@@ -2,9 +2,9 @@ import type { Db } from '../db/database.ts';
 import { deleteObjects, insertObjects, markApplied, updateObjects } from './catalog.sql.ts';
 import { bumpCatalogVersion } from './catalog-state.sql.ts';
 import type { ChangeSet, Write } from './change-set.ts';
-import { deleteHostKeySecrets, putHostKeySecrets } from './host-key-secrets.sql.ts';
-import { requireMasterKey } from './master-key.ts';
 import { insertRelayKeys, replaceRelayKeys, revokeRelayKey } from './relay-keys.sql.ts';
+import { deleteHostKeySecrets, putHostKeySecrets } from './secrets/host-key-secrets.sql.ts';
+import { requireMasterKey } from './secrets/master-key.ts';
 
 /**
  * Writes a plan without faults, in a transaction that holds the catalogue lock since the state was read. Gives the new

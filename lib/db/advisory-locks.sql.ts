@@ -8,8 +8,8 @@ import type { Db } from './database.ts';
  * of an owner (`lockName`, below) and of the usage partitions (migration 0006). They may meet one of these by
  * chance; then two pieces of work wait for each other, and nothing breaks.
  *
- * `signingKeys` had the number of `dataDirOwner` once. The owner holds its lock for life, and only the accident that it does
- * so in the database `postgres` kept the first token of an embedded server from waiting for ever: a lock belongs to its
+ * `signingKeys` had the number of `dataDirOwner` once. The owner holds its lock for life. Only an accident kept the first token of
+ * an embedded server from waiting for ever: the owner is connected to the database `postgres`, and a lock belongs to its
  * database. `dataDirOwner` keeps the number, because a new release meets a running Postgres whose owner is an old one.
  * While replicas of both releases run, their locks on signing keys do not exclude each other. The unique constraint
  * `token_signing_key_one_of_each` still does: the second transaction fails with 23505 and leaves nothing behind, and
@@ -18,6 +18,8 @@ import type { Db } from './database.ts';
 export const ADVISORY_LOCKS = {
   /** One writer of the catalogue at a time. */
   catalog: '7235601',
+  /** One writer of anything that is sealed with the master key at a time. */
+  masterKey: '7235602',
   /** One run of migrations at a time. */
   migrations: '7309034661',
   /** One server on a data dir: held by a session on the direct connection for the server's life. */
@@ -49,7 +51,7 @@ export async function lockName(tx: Db, name: string): Promise<void> {
 /**
  * Takes a lock for the life of the session; false when another session has it. Behind a transaction-mode pooler the
  * lock would stay on a connection of somebody else: only for a client of its own on a direct DSN.
- * `test/unit/session-state.test.ts` lists the callers.
+ * `test/unit/project/session-state.test.ts` lists the callers.
  */
 export async function tryLockForSession(session: Db, key: string): Promise<boolean> {
   const { rows } = await session.query<{ locked: boolean }>({

@@ -18,7 +18,11 @@ export function int4(value: number): number {
   return Math.max(-2_147_483_648, Math.min(2_147_483_647, Math.round(value)));
 }
 
-/** Any text. The caller has cut control characters: Postgres refuses NUL. Null elements stay null. */
+/**
+ * Any text. The caller has cut control characters: Postgres refuses NUL. Null elements stay null.
+ *
+ * @internal Exported for its tests.
+ */
 export function textArray(values: readonly (string | null)[]): string {
   let out = '{';
   for (let i = 0; i < values.length; i++) {

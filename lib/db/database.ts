@@ -9,9 +9,12 @@ import { ALLOW_SEQSCAN, TRANSACTION } from './transaction.sql.ts';
 const types = new pg.TypeOverrides();
 types.setTypeParser(pg.types.builtins.INT8, (text: string) => Number(text));
 
-/** Anything that runs one statement: the pool, or a client inside a transaction. */
+/**
+ * Anything that runs one statement: the pool, or a client inside a transaction. A call that reads columns names the type of its
+ * rows; without one they have no columns. `test/integration/db/statements.test.ts` compares the types with the schema.
+ */
 export interface Db {
-  query<Row extends pg.QueryResultRow>(statement: Statement): Promise<pg.QueryResult<Row>>;
+  query<Row extends pg.QueryResultRow = Record<never, never>>(statement: Statement): Promise<pg.QueryResult<Row>>;
 }
 
 /**

@@ -31,12 +31,16 @@ const NETWORK_CODES: ReadonlySet<string> = new Set([
   ...['EHOSTUNREACH', 'EHOSTDOWN', 'ENETUNREACH', 'ENETDOWN', 'EPROTO'],
 ]);
 
-/** Texts of pg and pg-pool, which have no codes. The canary tests of `lib/runtime` provoke the two time-outs. */
+/** Texts of pg and pg-pool, which have no codes. `test/integration/db/driver-texts.test.ts` provokes each. */
 const SILENCE = /^(Query read timeout|timeout exceeded when trying to connect)$/;
 const BROKEN =
   /^(Connection terminated|timeout expired|Client has encountered|The server does not support SSL|There was an error establishing an SSL)/;
 
-/** The class of anything that a statement or a transaction threw. */
+/**
+ * The class of anything that a statement or a transaction threw.
+ *
+ * @internal Exported for its tests.
+ */
 export function classOf(error: unknown): DatabaseErrorClass {
   if (error instanceof ApiError || error instanceof Undone) return 'own';
   const state = sqlState(error);
@@ -56,7 +60,7 @@ export function isConnectionError(error: unknown): boolean {
   return known === 'away' || known === 'busy' || known === 'foreign';
 }
 
-/** Postgres could not be reached, or said that it does not work now: callers are told to come again. */
+/** Postgres could not be reached, or said that it does not work now: callers have to come again. */
 export function isDatabaseAway(error: unknown): boolean {
   return classOf(error) === 'away';
 }

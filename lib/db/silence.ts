@@ -1,4 +1,5 @@
 import type pg from 'pg';
+import { socketOf } from '../runtime/sockets.ts';
 import { isSilence } from './errors.ts';
 
 /** A day: for statements that may take as long as they need. */
@@ -27,14 +28,14 @@ export function watchSilence(pool: pg.Pool): SilenceWatch {
   const excusedClients = new Set<pg.PoolClient>();
   pool.on('connect', (client) => {
     heardAt.set(client, performance.now());
-    streamOf(client).on('data', () => heardAt.set(client, performance.now()));
+    socketOf(client).on('data', () => heardAt.set(client, performance.now()));
   });
   pool.on('remove', (client) => heardAt.delete(client));
   return {
     suspect(error, since) {
       if (!isSilence(error)) return;
       for (const [client, at] of heardAt) {
-        if (at < since && !excusedClients.has(client)) streamOf(client).destroy();
+        if (at < since && !excusedClients.has(client)) socketOf(client).destroy();
       }
     },
     excuse(client, excused) {
@@ -42,9 +43,4 @@ export function watchSilence(pool: pg.Pool): SilenceWatch {
       else excusedClients.delete(client);
     },
   };
-}
-
-function streamOf(client: pg.PoolClient): NodeJS.ReadableStream & { destroy(): void } {
-  return (client as unknown as { connection: { stream: NodeJS.ReadableStream & { destroy(): void } } }).connection
-    .stream;
 }

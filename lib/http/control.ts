@@ -1,6 +1,9 @@
 import type { Route } from './routes.ts';
 
-/** The control port (design section 6). Literal segments win, so the fixed paths stand beside the plurals. */
+/**
+ * The control port ("Control API" in docs/spec/native-api.md). Literal segments win, so the fixed paths stand beside
+ * the plurals.
+ */
 export const CONTROL_ROUTES = [
   { method: 'GET', pattern: '/healthz', handler: 'health' },
   { method: 'GET', pattern: '/metrics', handler: 'metrics' },

@@ -1,6 +1,6 @@
 import type { ApiErrorCode } from '../base/errors.ts';
 
-/** Types of the Anthropic API by status (front-doors section 4). */
+/** Types of the Anthropic API by status ("Anthropic errors" in docs/spec/anthropic-surface.md). */
 const ANTHROPIC_TYPES: Readonly<Record<number, string>> = {
   401: 'authentication_error',
   403: 'permission_error',
@@ -21,11 +21,14 @@ export interface ErrorFacts {
 }
 
 /** True where errors have the Anthropic form: below `/v1/messages/` and `/anthropic/`. */
-export function speaksAnthropic(path: string): boolean {
+function speaksAnthropic(path: string): boolean {
   return path.startsWith('/v1/messages/') || path.startsWith('/anthropic/');
 }
 
-/** The JSON of an error: the Anthropic form by path, else the OpenAI one, always with its four keys (design section 5). */
+/**
+ * The JSON of an error: the Anthropic form by path, else the OpenAI one, always with its four keys ("Error form" in
+ * docs/spec/native-api.md).
+ */
 export function errorBody(path: string, { code, message, param, status, requestId }: ErrorFacts): string {
   if (speaksAnthropic(path)) {
     return JSON.stringify({ type: 'error', error: { type: anthropicType(status), message }, request_id: requestId });

@@ -10,7 +10,10 @@ export interface Route {
   body?: 'read' | 'stream';
 }
 
-/** The native API on the inference port (design section 5). Other surfaces and the control API are tables of their own. */
+/**
+ * The native API on the inference port ("Native routes" in docs/spec/native-api.md). Other surfaces and the control API
+ * are tables of their own.
+ */
 export const NATIVE_ROUTES = [
   { method: 'GET', pattern: '/healthz', handler: 'health' },
   { method: 'POST', pattern: '/v1/batches', handler: 'submit', body: 'read' },
@@ -22,7 +25,7 @@ export const NATIVE_ROUTES = [
   { method: 'POST', pattern: '/v1/batches/{id}/cancel', handler: 'cancel' },
 ] as const satisfies readonly Route[];
 
-/** OpenAI's files (front-doors section 2); also below `/openai`. */
+/** OpenAI's files ("File routes" in docs/spec/openai-surface.md); also below `/openai`. */
 export const FILES_ROUTES = [
   { method: 'POST', pattern: '/v1/files', handler: 'createFile', body: 'stream' },
   { method: 'GET', pattern: '/v1/files', handler: 'listFiles' },
@@ -39,7 +42,7 @@ export const OPENAI_BATCHES_ROUTES = [
   { method: 'POST', pattern: '/v1/batches/{id}/cancel', handler: 'cancelOpenaiBatch' },
 ] as const satisfies readonly Route[];
 
-/** Anthropic's message batches (front-doors section 4); also below `/anthropic`. */
+/** Anthropic's message batches ("Anthropic routes" in docs/spec/anthropic-surface.md); also below `/anthropic`. */
 export const MESSAGE_BATCHES_ROUTES = [
   { method: 'POST', pattern: '/v1/messages/batches', handler: 'createMessageBatch', body: 'stream' },
   { method: 'GET', pattern: '/v1/messages/batches', handler: 'listMessageBatches' },

@@ -1,5 +1,3 @@
-import { doubled, type Spans, spanList } from './spans.ts';
-
 const LF = 0x0a;
 const BOM = [0xef, 0xbb, 0xbf];
 
@@ -23,8 +21,9 @@ function isBlank(byte: number): boolean {
 }
 
 /**
- * A scanner at the start of a file (front-doors section 3). Only the byte LF ends a line: CRLF is accepted, U+2028 and
- * U+2029 are ordinary characters. A UTF-8 byte order mark at the start is passed over. Nothing is checked for JSON.
+ * A scanner at the start of a file ("Reading JSONL" in docs/spec/openai-surface.md). Only the byte LF ends a line: CRLF
+ * is accepted, U+2028 and U+2029 are ordinary characters. A UTF-8 byte order mark at the start is passed over. Nothing
+ * is checked for JSON.
  */
 export function lineScanner(): LineScanner {
   let base = 0; // absolute offset of the current chunk
@@ -89,34 +88,4 @@ export function lineScanner(): LineScanner {
       return line - 1;
     },
   };
-}
-
-/** Lines that are not blank, in order. */
-export interface LineSpans extends Spans {
-  /** The 1-based line number of each span. */
-  lineNumbers: Float64Array;
-  /** Lines that are not blank; more than `count` when there were more than `maxLines`. */
-  sent: number;
-  /** All lines, blank ones included. */
-  lines: number;
-}
-
-/** The lines of a whole buffer, as `lineScanner` finds them; spans of the first `maxLines` only, the rest is counted. */
-export function scanLines(bytes: Uint8Array, maxLines = Number.POSITIVE_INFINITY): LineSpans {
-  const spans = spanList();
-  let lineNumbers = new Float64Array(64);
-  let sent = 0;
-  const scanner = lineScanner();
-  const onLine: OnLine = (offset, length, line) => {
-    if (sent < maxLines) {
-      if (sent === lineNumbers.length) lineNumbers = doubled(lineNumbers);
-      lineNumbers[sent] = line;
-      spans.push(offset, offset + length);
-    }
-    sent++;
-  };
-  scanner.push(bytes, onLine);
-  const lines = scanner.end(onLine);
-  const taken = spans.take();
-  return { ...taken, lineNumbers: lineNumbers.subarray(0, taken.count), sent, lines };
 }

@@ -3,8 +3,8 @@ import { type Breaker, type BreakerEvent, nextBreaker, nextForbidden } from './b
 import type { BreakerRow } from './keypool.sql.ts';
 
 /**
- * Whether a key may be drawn for a model. The call that takes the probe may draw a `half_open` key. A `probing` key is
- * half-open with the probe under way.
+ * Says whether a key may be drawn for a model. The call that takes the probe may draw a `half_open` key. A `probing` key
+ * is half-open with the probe under way.
  */
 export type KeyHealth = 'closed' | 'half_open' | 'probing' | 'open' | 'auth';
 

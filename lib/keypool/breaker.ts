@@ -1,6 +1,7 @@
 /**
  * The breaker of one host key: the effect of an outcome on it. Postgres applies the same rules by its own clock
  * (lib/keypool/keypool.sql.ts). This file is what a replica knows at once, before Postgres has answered.
+ * `test/integration/keypool/breaker-rules.test.ts` runs both through the same events.
  *
  *            failure (step+1)                 time over
  *   closed ---------------------> open ---------------------> half-open, one probe at a time
@@ -33,7 +34,10 @@ export interface BreakerEvent {
 
 type Effect = 'close' | 'backoff' | 'retry_after' | 'auth' | 'forbidden' | 'none';
 
-/** The breaker column of the table in behaviour section 3. "Any other status" closes. */
+/**
+ * The breaker column of the table in "Upstream outcome classes" in docs/spec/gateway-rules.md. "Any other status"
+ * closes.
+ */
 export const BREAKER_EFFECTS: Readonly<Record<CallClass, Effect>> = {
   success: 'close',
   bad_response: 'close',
@@ -51,7 +55,7 @@ export const BREAKER_EFFECTS: Readonly<Record<CallClass, Effect>> = {
 };
 
 /** The time that a (key, model) rests after a 403. */
-export const FORBIDDEN_MS = 60_000;
+const FORBIDDEN_MS = 60_000;
 
 /** The longest Retry-After that counts: neither Postgres nor anyone could wait longer. The key is probed then. */
 export const MAX_RETRY_AFTER_MS = 30 * 86_400_000;
@@ -62,7 +66,7 @@ const EXTENSION_MS = 1_000;
 const LAST_STEP = 7;
 
 /** Returns how many milliseconds a breaker stays open after its `step`th failure in a row (from 1). */
-export function backoffMs(step: number): number {
+function backoffMs(step: number): number {
   return Math.min(60, 2 ** (Math.min(step, LAST_STEP) - 1)) * 1000;
 }
 

@@ -15,8 +15,8 @@ export interface Turn {
 }
 
 /**
- * Returns usable keys in the order in which they are tried (behaviour section 3): the drawn one, then those after it.
- * `keys` are the usable ones in the policy's order; without a turn that order stays.
+ * Returns usable keys in the order in which they are tried ("Key selection" in docs/spec/gateway-rules.md): the drawn
+ * one, then those after it. `keys` are the usable ones in the policy's order; without a turn that order stays.
  */
 export function orderKeys(keys: readonly HostKey[], strategy: KeySelection, turn: Turn | null): readonly HostKey[] {
   if (keys.length < 2 || strategy === 'prioritized' || turn === null) return keys;

@@ -169,14 +169,3 @@ export async function deleteIdleBuckets(db: Db): Promise<number> {
   });
   return result.rowCount ?? 0;
 }
-
-/** Concurrency rows of a bucket that count now: the gauge. */
-export async function countConcurrency(db: Db, bucketId: string): Promise<number> {
-  const result = await db.query<{ n: number }>({
-    name: 'limit_concurrency_count',
-    text: `select count(*)::integer as n from limit_concurrency where bucket_id = $1::uuid
-      and held_until_us > (extract(epoch from clock_timestamp()) * 1000000)::bigint`,
-    values: [bucketId],
-  });
-  return result.rows[0]!.n;
-}

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { Catalog, HostKey, Meter, Model, Policy, Strategy } from '../model/catalog.ts';
+import { uuidOfHex } from '../model/public-id.ts';
 import { isGranted, readGrants } from '../routing/grants.ts';
 
 /** The owner of a bucket: the policy (all its keys share it), or a host key by its tier policy. */
@@ -20,7 +21,7 @@ export interface BucketRule {
 }
 
 /** The rules of an item that has no rules: an array to compare with by identity. */
-export const NO_RULES: readonly BucketRule[] = [];
+const NO_RULES: readonly BucketRule[] = [];
 
 interface Owner {
   scope: LimitScope;
@@ -37,9 +38,9 @@ const joined = new WeakMap<readonly BucketRule[], WeakMap<readonly BucketRule[],
 
 /**
  * Returns the rules of the governing policy for a model on a host (the first host on the item's plan). They are those
- * of its `rateLimit`, else of the first `rateLimits` entry that matches, which has a bucket for each model (behaviour
- * section 5). Empty without a limit, or if the RateLimit is disabled. The same arguments return the same array:
- * `reserve` groups by it.
+ * of its `rateLimit`, else of the first `rateLimits` entry that matches, which has a bucket for each model ("Rate limit
+ * rules" in docs/spec/gateway-rules.md). Empty without a limit, or if the RateLimit is disabled. The same arguments
+ * return the same array: `reserve` groups by it.
  */
 export function policyRules(catalog: Catalog, policy: Policy, model: Model, host: string): readonly BucketRule[] {
   if (!hasLimit(policy)) return NO_RULES;
@@ -134,13 +135,13 @@ function readBucketRules(catalog: Catalog, rateLimit: string, owner: Owner, mode
 
 /** 128 bits of sha256 in the form of a UUID, which Postgres stores and orders cheaply. */
 function uuidOf(parts: readonly string[]): string {
-  const hex = createHash('sha256').update(JSON.stringify(parts)).digest('hex');
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20, 32)}`;
+  return uuidOfHex(createHash('sha256').update(JSON.stringify(parts)).digest('hex'));
 }
 
 /**
- * Returns the reason of a refusal: `rate limit exceeded: requests of policy default, retry in 12s` (behaviour sections
- * 5 and 7; without the `batch item: ` prefix). Whole seconds, at least 1.
+ * Returns the reason of a refusal: `rate limit exceeded: requests of policy default, retry in 12s` ("Reservation,
+ * charge and refund" in docs/spec/gateway-rules.md and "Item failure texts" in docs/spec/gateway-rules.md; without the
+ * `batch item: ` prefix). Whole seconds, at least 1.
  */
 export function limitText(rule: Pick<BucketRule, 'meter' | 'scope' | 'name'>, retryInSeconds: number): string {
   return `rate limit exceeded: ${rule.meter} of ${rule.scope} ${rule.name}, retry in ${retryInSeconds}s`;

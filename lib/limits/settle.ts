@@ -18,8 +18,11 @@ export interface Refund extends ItemClaim {
 }
 
 /**
- * Returns how much an item counts in a token meter (behaviour section 5). `tokens` is input, cache_read, cache_creation
- * and output, each once; both halves of a split cache_creation belong to it. 0 for `requests` and `concurrency`.
+ * Returns how much an item counts in a token meter ("Reservation, charge and refund" in docs/spec/gateway-rules.md).
+ * `tokens` is input, cache_read, cache_creation and output, each once; both halves of a split cache_creation belong to
+ * it. 0 for `requests` and `concurrency`.
+ *
+ * @internal Exported for its tests.
  */
 export function meteredTokens(meter: Meter, tokens: TokenCounts): number {
   const created = (tokens.cache_creation ?? 0) + (tokens.cache_creation_5m ?? 0) + (tokens.cache_creation_1h ?? 0);

@@ -3,9 +3,12 @@
  * to end on one of these. Names are unique per kind and never change, so references between kinds are by name.
  */
 
-/** Shapes that a native submit may have (design section 5). */
+/** Shapes that a native submit may have ("Shapes of a submit" in docs/spec/native-api.md). */
 export const SHAPES = ['openai', 'openai_responses', 'anthropic'] as const;
-/** The upstream wire formats of bindings. Embeddings come only through the OpenAI surface (front-doors section 3). */
+/**
+ * The upstream wire formats of bindings. Embeddings come only through the OpenAI surface ("Shapes and adapters" in
+ * docs/spec/gateway-rules.md).
+ */
 export const ADAPTERS = [...SHAPES, 'openai_embeddings'] as const;
 export type Adapter = (typeof ADAPTERS)[number];
 /** A batch's shape. It must equal the binding's adapter, with the exceptions of lib/routing/plan.ts. */

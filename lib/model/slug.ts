@@ -1,8 +1,9 @@
 const MAX_SLUG = 63;
 
 /**
- * Returns the form in which names are compared (behaviour section 2): lower case, each run outside `[a-z0-9]` one `-`,
- * trimmed, at most 63 characters. `openai/gpt-5.4` and `openai-gpt-5-4` have the same slug. Empty if nothing is left.
+ * Returns the form in which names are compared ("Model names and slugs" in docs/spec/gateway-rules.md): lower case,
+ * each run outside `[a-z0-9]` one `-`, trimmed, at most 63 characters. `openai/gpt-5.4` and `openai-gpt-5-4` have the
+ * same slug. Empty if nothing is left.
  */
 export function slug(text: string): string {
   return cutSlug(wholeSlug(text));

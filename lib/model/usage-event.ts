@@ -1,6 +1,6 @@
 import type { Adapter } from './catalog.ts';
 
-/** The reasons why an item did not succeed (behaviour section 6). Null for a success. */
+/** The reasons why an item did not succeed ("Error kinds" in docs/spec/gateway-rules.md). Null for a success. */
 export type ErrorKind =
   | 'credential'
   | 'invalid_request'

@@ -8,9 +8,9 @@ const { root, memory } = workerData;
 const target = Buffer.from(memory);
 
 /**
- * Reads one group. `keys` has a line for each read, `ranges` its offset and its length. The bytes go to `at`, without gaps.
- * Reads that are not done after `limitMs` are left to readers that can wait in parallel. The answer says which reads are
- * done, and whether all were tried.
+ * Reads one group. `keys` has a line for each read, `ranges` its offset and its length. The bytes go to `at`, without
+ * gaps. Reads that are not done after `limitMs` are left to readers that can wait in parallel. The answer says which
+ * reads are done, and whether all were tried.
  *
  * @param {{ group: number, at: number, limitMs: number, keys: string, ranges: Int32Array }} message
  */

@@ -1,4 +1,5 @@
 import { Worker } from 'node:worker_threads';
+import { SMALL_THREAD } from '../runtime/v8.ts';
 import { type ManyRead, payloadKey, type RangeRead } from './payload-store.ts';
 
 /** Reads many short pieces of files in a thread of its own. */
@@ -61,7 +62,7 @@ export function createFileReader(root: string, entry: URL = ENTRY): FileReader {
       workerData: { root, memory },
       execArgv: [],
       env: {},
-      resourceLimits: { maxYoungGenerationSizeMb: 2, maxOldGenerationSizeMb: 32 },
+      resourceLimits: SMALL_THREAD,
     });
     const free = Array.from({ length: SLOTS }, (_, slot) => slot);
     const started: Thread = { worker, memory: Buffer.from(memory), ready: false, free, groups: new Map() };

@@ -7,9 +7,9 @@ export interface Range {
 }
 
 /** A read costs more than this many bytes between two ranges (a request to S3; a system call here). */
-export const GAP_BYTES = 64 * 1024;
+const GAP_BYTES = 64 * 1024;
 /** Bounds one buffer, unless a single range is larger. */
-export const MAX_READ_BYTES = 4 * 1024 * 1024;
+const MAX_READ_BYTES = 4 * 1024 * 1024;
 /** Pauses before the second and third try: what NFS and S3 need to show a new object, short enough for a waiting client. */
 const RETRY_MS = [50, 250];
 
@@ -24,17 +24,14 @@ export async function readRanges(
   ranges: readonly Range[],
 ): Promise<(Buffer | Error)[]> {
   const out: (Buffer | Error)[] = new Array(ranges.length);
-  const groups = mergeRanges(ranges);
   await Promise.all(
-    groups.map(async (group) => {
-      const start = ranges[group[0]!]!.offset;
-      let end = start;
-      for (const i of group) end = Math.max(end, ranges[i]!.offset + ranges[i]!.length);
-      const bytes = await readWithRetry(store, ref, start, end - start);
-      for (const i of group) {
+    mergeRanges(ranges).map(async (merged) => {
+      const bytes = await readWithRetry(store, ref, merged.offset, merged.length);
+      for (const i of merged.members) {
         const { offset, length } = ranges[i]!;
-        if (Buffer.isBuffer(bytes)) out[i] = bytes.subarray(offset - start, offset - start + length);
-        else if (group.length === 1 || bytes instanceof PayloadNotFound) out[i] = bytes;
+        const at = offset - merged.offset;
+        if (Buffer.isBuffer(bytes)) out[i] = bytes.subarray(at, at + length);
+        else if (merged.members.length === 1 || bytes instanceof PayloadNotFound) out[i] = bytes;
         else out[i] = await store.read(ref, offset, length).catch(asError);
       }
     }),
@@ -42,26 +39,55 @@ export async function readRanges(
   return out;
 }
 
-/** Groups of indexes into `ranges`, each to be read at once, in the order of their offsets. */
-export function mergeRanges(ranges: readonly Range[]): number[][] {
-  const order = ranges.map((_, i) => i).sort((a, b) => ranges[a]!.offset - ranges[b]!.offset);
-  const groups: number[][] = [];
-  let group: number[] = [];
-  let start = 0;
-  let end = 0;
-  for (const i of order) {
-    const { offset, length } = ranges[i]!;
-    if (group.length > 0 && offset - end <= GAP_BYTES && offset + length - start <= MAX_READ_BYTES) {
-      group.push(i);
-      end = Math.max(end, offset + length);
+/** Ranges of one object that are read at once; between them may be bytes that nobody asked for. */
+export interface MergedRange extends Range {
+  /** Numbers of the ranges, in the order of their offsets. */
+  members: number[];
+}
+
+/** What decides which ranges are read at once. */
+export interface MergeRule {
+  offsetOf(member: number): number;
+  lengthOf(member: number): number;
+  /** False when `next` needs a read of its own, near as it may be to a read that begins with `first`. */
+  mayJoin?(first: number, next: number): boolean;
+  /** Bounds one read, unless a single range is larger; 4 MiB. */
+  maxBytes?: number;
+}
+
+/** Merges ranges, which come in the order of their offsets, into few reads. */
+export function mergeInOrder(members: readonly number[], rule: MergeRule): MergedRange[] {
+  const { mayJoin, maxBytes = MAX_READ_BYTES } = rule;
+  const reads: MergedRange[] = [];
+  let read: MergedRange | null = null;
+  for (const member of members) {
+    const offset = rule.offsetOf(member);
+    const length = rule.lengthOf(member);
+    const joins =
+      read !== null &&
+      offset - (read.offset + read.length) <= GAP_BYTES &&
+      offset + length - read.offset <= maxBytes &&
+      (mayJoin === undefined || mayJoin(read.members[0]!, member));
+    if (read !== null && joins) {
+      read.members.push(member);
+      read.length = Math.max(read.length, offset + length - read.offset);
     } else {
-      group = [i];
-      groups.push(group);
-      start = offset;
-      end = offset + length;
+      read = { offset, length, members: [member] };
+      reads.push(read);
     }
   }
-  return groups;
+  return reads;
+}
+
+/**
+ * Merges ranges that come in any order.
+ *
+ * @internal Exported for its tests.
+ */
+export function mergeRanges(ranges: readonly Range[]): MergedRange[] {
+  const offsetOf = (i: number) => ranges[i]!.offset;
+  const order = ranges.map((_, i) => i).sort((a, b) => offsetOf(a) - offsetOf(b));
+  return mergeInOrder(order, { offsetOf, lengthOf: (i) => ranges[i]!.length });
 }
 
 async function readWithRetry(store: Pick<PayloadStore, 'read'>, ref: PayloadRef, offset: number, length: number) {

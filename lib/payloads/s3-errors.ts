@@ -6,7 +6,7 @@ import { reasonOf } from '../base/errors.ts';
  */
 const CONFIG_FAULTS: Readonly<Record<string, string>> = {
   NoSuchBucket: 'there is no such bucket',
-  InvalidBucketName: 'this is no bucket name',
+  InvalidBucketName: 'this is not a bucket name',
   InvalidAccessKeyId: 'the access key id is unknown',
   SignatureDoesNotMatch: 'the secret access key is wrong',
   InvalidClientTokenId: 'the access key id is unknown',

@@ -224,7 +224,7 @@ async function readInto(whole: Buffer, body: Readable, ref: PayloadRef): Promise
   const { length } = whole;
   let done = 0;
   for await (const chunk of body) {
-    if (done + (chunk as Buffer).length > length) throw new Error('more bytes than were asked for');
+    if (done + (chunk as Buffer).length > length) throw new Error('more bytes than requested');
     done += (chunk as Buffer).copy(whole, done);
   }
   if (done !== length) throw new ShortObject(ref);

@@ -1,6 +1,9 @@
 import { configFaultOf, faultName, isNotFound } from './s3-errors.ts';
 
-/** Codes of files, also on NFS (design section 3: transient reads), and of the network to S3, its names included. */
+/**
+ * Codes of files, also on NFS ("Transient reads" in docs/spec/engine-guarantees.md), and of the network to S3, its
+ * names included.
+ */
 const PASSING_CODES: ReadonlySet<unknown> = new Set([
   ...['EIO', 'ESTALE', 'EACCES', 'EAGAIN', 'EBUSY', 'EMFILE', 'ENFILE', 'ENODEV', 'ENXIO', 'EREMOTEIO', 'ENOTCONN'],
   ...[

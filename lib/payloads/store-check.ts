@@ -3,7 +3,7 @@ import type { Database } from '../db/database.ts';
 import type { PayloadStore } from './payload-store.ts';
 import { insertStoreId, readStoreId } from './store-check.sql.ts';
 
-export const NOT_SHARED = 'payload directory is not shared';
+const NOT_SHARED = 'payload directory is not shared';
 
 /**
  * Makes the check that the payload store is the one that holds this database's payloads: the marker in it must be the

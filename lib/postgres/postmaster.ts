@@ -86,7 +86,11 @@ export async function readPidFile(cluster: string): Promise<PidFile | null> {
   return { pid, port: lines[5]?.trim() ? Number(lines[3]) : null };
 }
 
-/** True if `pid` is a running postgres process of this very cluster. No other process is ever sent a signal. */
+/**
+ * True if `pid` is a running postgres process of this very cluster. No other process is ever sent a signal.
+ *
+ * @internal Exported for its tests.
+ */
 export async function isPostmasterOf(pid: number, cluster: string): Promise<boolean> {
   try {
     if (process.platform !== 'linux') {

@@ -24,7 +24,7 @@ export interface SqsOptions {
 }
 
 /** As many as workers run at once on AWS (reserved concurrency): one message starts one of them. */
-export const MAX_WAKES = 8;
+const MAX_WAKES = 8;
 /** A submit waits no longer than this for its wake-up: the sweep sends it as well. */
 const SEND_MS = 3000;
 const LONG_POLL_SECONDS = 20;

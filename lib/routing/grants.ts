@@ -21,8 +21,8 @@ export function readGrants(policy: Policy): Grants {
 }
 
 /**
- * Returns whether the grants reach a model on a host (behaviour section 2, rule 4). A deprecated or sunset model needs
- * an entry that names it, or `includeDeprecated`.
+ * Returns whether the grants reach a model on a host ("Grants" in docs/spec/gateway-rules.md). A deprecated or sunset
+ * model needs an entry that names it, or `includeDeprecated`.
  */
 export function isGranted(grants: Grants, model: Model, host: string): boolean {
   const needsNaming = isDeprecated(model) && !grants.includeDeprecated;
@@ -36,7 +36,10 @@ export function isGranted(grants: Grants, model: Model, host: string): boolean {
   );
 }
 
-/** The same for a host key's tier policy. One without entries allows every model, also a deprecated one (rule 5). */
+/**
+ * The same for a host key's tier policy. One without entries allows every model, also a deprecated one ("Candidate
+ * keys" in docs/spec/gateway-rules.md).
+ */
 export function isAllowedByTier(grants: Grants, model: Model, host: string): boolean {
   return grants.entries === null || isGranted(grants, model, host);
 }

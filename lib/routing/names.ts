@@ -46,7 +46,8 @@ export const MAX_NAME_LENGTH = 1024;
 
 /**
  * Builds the name index of a catalogue. It includes disabled models: they are found and then refused. The order of the
- * passes is the precedence of behaviour section 2: a form never replaces one that an earlier pass entered.
+ * passes is the precedence of "Model resolution" in docs/spec/gateway-rules.md: a form never replaces one that an
+ * earlier pass entered.
  */
 export function buildNames(catalog: Catalog): Names {
   const models = [...catalog.models.values()].sort((a, b) => compare(a.name, b.name));

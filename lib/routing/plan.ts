@@ -3,8 +3,11 @@ import type { Adapter, Binding, Catalog, Host, HostKey, Model, Policy, Shape } f
 import { type Grants, isAllowedByTier, isGranted, readGrants } from './grants.ts';
 import { buildNames, MAX_NAME_LENGTH, type Names, type Resolved, type ResolvedVia, resolveName } from './names.ts';
 
-/** The routing errors of behaviour section 2. `cross_shape` has a text of its own, made of the two adapters. */
-export const ROUTE_ERRORS = {
+/**
+ * The routing errors of "Routing errors" in docs/spec/gateway-rules.md. `cross_shape` has a text of its own, made of
+ * the two adapters.
+ */
+const ROUTE_ERRORS = {
   model_not_found: 'model not found',
   model_disabled: 'model disabled',
   policy_not_found: 'policy not found',
@@ -103,7 +106,10 @@ export function planRoute(routes: Routes, request: RouteRequest): Route {
   return route;
 }
 
-/** Returns the text of a failure as behaviour section 7 has it, without the `batch item: ` before it. */
+/**
+ * Returns the text of a failure as "Item failure texts" in docs/spec/gateway-rules.md has it, without the `batch item:
+ * ` before it.
+ */
 export function routeFailureText(failure: RouteFailure): string {
   if (failure.code === 'cross_shape') return failure.error;
   return `route "${cutText(failure.requestedModel)}": ${failure.error}`;

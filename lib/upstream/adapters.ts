@@ -21,7 +21,7 @@ export interface TargetInput {
  * does not double the path's. Credentials, query and fragment of a base URL are dropped; a path may carry a query.
  * Throws TypeError for what is no URL; the catalogue refuses that when it is applied.
  */
-export function targetUrl(host: Host, adapterPath: string): string {
+function targetUrl(host: Host, adapterPath: string): string {
   const base = new URL(host.baseURL);
   const prefix = base.pathname.replace(/\/+$/, '');
   const path = `/${(host.path ?? adapterPath).replace(/^\/+/, '')}`;
@@ -30,7 +30,7 @@ export function targetUrl(host: Host, adapterPath: string): string {
 }
 
 /** The secret to send, or null: the host takes none, or the key has none (such a key is never drawn). */
-export function secretOf(input: TargetInput): string | null {
+function secretOf(input: TargetInput): string | null {
   return input.host.noAuth ? null : (input.key?.value ?? null);
 }
 
@@ -40,7 +40,7 @@ export function openaiTarget(input: TargetInput): CallTarget {
 }
 
 /** Headers of the whole OpenAI family. */
-export function bearerHeaders(input: TargetInput): Record<string, string> {
+function bearerHeaders(input: TargetInput): Record<string, string> {
   const secret = secretOf(input);
   const headers: Record<string, string> = { 'content-type': 'application/json' };
   if (secret !== null) headers.authorization = `Bearer ${secret}`;
@@ -57,7 +57,10 @@ export function openaiEmbeddingsTarget(input: TargetInput): CallTarget {
   return { url: targetUrl(input.host, '/v1/embeddings'), headers: bearerHeaders(input) };
 }
 
-/** Sent when the batch recorded none: the API refuses a call without a version (behaviour section 4). */
+/**
+ * Sent when the batch recorded none: the API refuses a call without a version ("The upstream request" in
+ * docs/spec/gateway-rules.md).
+ */
 const DEFAULT_VERSION = '2023-06-01';
 
 /** Messages: `/v1/messages`, `x-api-key`, and the version and beta headers that the batch was submitted with. */

@@ -2,7 +2,10 @@ import { cutText } from '../base/errors.ts';
 import type { ErrorKind } from '../model/usage-event.ts';
 import type { CallClass, CallResult } from './call-result.ts';
 
-/** "Next key?" of behaviour section 3. `unreachable` is no fault of a key: it goes on to the next binding. */
+/**
+ * "Next key?" of "Upstream outcome classes" in docs/spec/gateway-rules.md. `unreachable` is no fault of a key: it goes
+ * on to the next binding.
+ */
 const NEXT_KEY: Record<CallClass, boolean> = {
   success: false,
   bad_response: false,
@@ -42,9 +45,9 @@ const BAD_BODY = {
 } as const;
 
 /**
- * The text of behaviour section 7 for the outcome that stays an item's last one; `host` is the host's name in the
- * catalogue, `itemTimeoutS` the configured limit (not what was left of it). Null for `success`, and for `aborted`: a
- * cancelled item has no error. Nothing of the upstream's own text is in it.
+ * The text of "Item failure texts" in docs/spec/gateway-rules.md for the outcome that stays an item's last one; `host`
+ * is the host's name in the catalogue, `itemTimeoutS` the configured limit (not what was left of it). Null for
+ * `success`, and for `aborted`: a cancelled item has no error. Nothing of the upstream's own text is in it.
  */
 export function failureOf(result: CallResult, host: string, itemTimeoutS: number): CallFailure | null {
   switch (result.class) {

@@ -1,12 +1,15 @@
 import type { Adapter } from '../model/catalog.ts';
 
 /**
- * What one upstream call came to. Classes follow behaviour section 3; the key pool decides on them whether another key
- * is tried and what the breaker does.
+ * What one upstream call came to. Classes follow "Upstream outcome classes" in docs/spec/gateway-rules.md; the key pool
+ * decides on them whether another key is tried and what the breaker does.
  */
 export type CallClass =
   | 'success'
-  /** A 2xx whose body is no usable response: `badReason` says which text of behaviour section 7. */
+  /**
+   * A 2xx whose body is no usable response: `badReason` says which text of "Item failure texts" in
+   * docs/spec/gateway-rules.md.
+   */
   | 'bad_response'
   | 'auth'
   | 'forbidden'

@@ -7,7 +7,7 @@ import type { Connection, Holder, OriginPool } from './connections.ts';
 import { type Decoded, decodeBody } from './decode.ts';
 import { parseRetryAfter, type ResponseHead, readResponseHead } from './response-head.ts';
 
-/** Pauses between the three dials of one attempt, in ms (behaviour section 3). */
+/** Pauses between the three dials of one attempt, in ms ("Upstream outcome classes" in docs/spec/gateway-rules.md). */
 const REDIAL_MS = [100, 200];
 
 const EMPTY = Buffer.alloc(0);

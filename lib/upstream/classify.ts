@@ -16,7 +16,10 @@ const RESULT_FIELD: Record<CallRequest['adapter'], string> = {
   openai_embeddings: 'data',
 };
 
-/** The class of a final status (behaviour section 3); 2xx are judged by their body, so `success` here is provisional. */
+/**
+ * The class of a final status ("Upstream outcome classes" in docs/spec/gateway-rules.md); 2xx are judged by their body,
+ * so `success` here is provisional.
+ */
 export function classOfStatus(status: number, retryAfterMs: number | null): CallClass {
   if (status >= 200 && status < 300) return 'success';
   if (status === 401) return 'auth';
@@ -39,9 +42,9 @@ const ERROR_INSIDE: Judgement = { badReason: 'error_inside', parsed: undefined }
 const UNPARSED: Judgement = { badReason: null, parsed: undefined };
 
 /**
- * Judges the decoded body of a 2xx answer (behaviour section 7): not JSON or not UTF-8 (an empty body too); JSON but no
- * object; an object with a non-null `error` and without the shape's result field. A result field that is null counts as
- * absent: `{"error":{},"choices":null}` answers nothing.
+ * Judges the decoded body of a 2xx answer ("Judgement of a 2xx answer" in docs/spec/gateway-rules.md): not JSON or not
+ * UTF-8 (an empty body too); JSON but no object; an object with a non-null `error` and without the shape's result
+ * field. A result field that is null counts as absent: `{"error":{},"choices":null}` answers nothing.
  */
 export function judgeBody(adapter: CallRequest['adapter'], body: Buffer): Judgement {
   if (body.length >= PARSE_BELOW_BYTES) return judgeLarge(adapter, body);

@@ -33,7 +33,7 @@ export interface UpstreamClientOptions {
   /** The User-Agent of every call. */
   userAgent: string;
   clock: Clock;
-  /** Limit of one dial, TLS included; default 10 s (behaviour section 4). */
+  /** Limit of one dial, TLS included; default 10 s ("Limits of an upstream call" in docs/spec/gateway-rules.md). */
   connectTimeoutMs?: number;
   /** Largest body, both on the wire and decoded; default 64 MiB. */
   maxResponseBytes?: number;

@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net';
 import { buildConnector, Client } from 'undici';
+import { dialedBy } from '../runtime/sockets.ts';
 
 /** One undici client, which is one connection at a time: it dials when there is none, and again after a close. */
 export interface Connection {
@@ -79,8 +80,7 @@ export function createOriginPool(origin: string, options: PoolOptions): OriginPo
           connection.dialing = null;
           callback(...outcome);
         });
-        // buildConnector gives the socket, whatever its type says.
-        connection.dialing = socket as unknown as Socket;
+        connection.dialing = dialedBy(socket);
       },
     });
     const connection: Connection = { client, dialing: null, dials: 0, holder: null, index: all.length };

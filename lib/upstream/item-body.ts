@@ -84,15 +84,9 @@ export function replaceModel(item: Buffer, spans: readonly (readonly [number, nu
 
 /**
  * Whether an upstream's answer is a JSON object, by full validation (UTF-8 included) without building it. A byte order
- * mark is `invalid`, as for JSON.parse: the bytes go into the results document as they are.
- */
-export function isJsonObject(body: Buffer): 'object' | 'not_object' | 'invalid' {
-  return topLevelMembers(body, []).kind;
-}
-
-/**
- * The same, with the spans of the named top-level members (ASCII names, the last of duplicates): of a large answer
- * `usage` or `error` can then be parsed alone, `JSON.parse(body.toString('utf8', start, end))`.
+ * mark is `invalid`, as for JSON.parse: the bytes go into the results document as they are. With the spans of the named
+ * top-level members (ASCII names, the last of duplicates) `usage` or `error` of a large answer can be parsed alone:
+ * `JSON.parse(body.toString('utf8', start, end))`.
  */
 export function topLevelMembers(body: Buffer, names: readonly string[]): Members {
   return isUtf8(body) ? findMembers(body, names) : { kind: 'invalid', fault: -1 };

@@ -1,12 +1,14 @@
+import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import type { Database } from '../db/database.ts';
 import { TOKEN_PARTS } from '../model/usage-event.ts';
-import { badValue, parseFilter, requestId, single, type UsageQuery, wholeNumber } from './query.ts';
+import { badValue, once, parseFilter, parseParameters, requestId, type UsageQuery, whole } from './query.ts';
 import { jsonInteger } from './sums.ts';
 import { beginReport, type EventPosition, type EventRow, listEvents } from './usage.sql.ts';
 
 const DEFAULT_LIMIT = 100;
 const MAX_LIMIT = 10_000;
+const PAGE = z.object({ limit: once(whole(1, MAX_LIMIT)), cursor: once(z.string()) });
 
 /** One usage event as the API shows it: absent values are null, but for cost and breakdown, which are left out. */
 export type EventDocument = ReturnType<typeof documentOf>;
@@ -20,16 +22,16 @@ export async function usageEvents(
   db: Database,
   asked: UsageQuery,
 ): Promise<{ events: EventDocument[]; next_cursor: string | null }> {
-  const limit = wholeNumber(asked.query, 'limit', 1, MAX_LIMIT) ?? DEFAULT_LIMIT;
-  const cursorText = single(asked.query, 'cursor');
-  const cursor = cursorText === null ? null : parseCursor(cursorText);
+  const page = parseParameters(PAGE, asked.query);
+  const limit = page.limit ?? DEFAULT_LIMIT;
+  const cursor = page.cursor === null ? null : parseCursor(page.cursor);
   return db.transaction(async (tx) => {
     const filter = parseFilter(asked, await beginReport(tx));
     if (cursor) filter.from = cursor.from;
     const rows = await listEvents(tx, filter, cursor, limit + 1);
-    const page = rows.slice(0, limit);
+    const shown = rows.slice(0, limit);
     const more = rows.length > limit;
-    return { events: page.map(documentOf), next_cursor: more ? cursorOf(filter.from, page.at(-1)!) : null };
+    return { events: shown.map(documentOf), next_cursor: more ? cursorOf(filter.from, shown.at(-1)!) : null };
   });
 }
 

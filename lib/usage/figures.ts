@@ -37,7 +37,8 @@ export interface Figures {
 export type Group = Record<string, string | number | null>;
 
 /**
- * Figures by group, most requests first (behaviour section 6). Throws ApiError 400. `mostDurations`: see `beginFigures`.
+ * Figures by group, most requests first ("Usage queries" in docs/spec/gateway-rules.md). Throws ApiError 400.
+ * `mostDurations`: see `beginFigures`.
  */
 export async function usageSummary(
   db: Database,

@@ -1,5 +1,7 @@
+import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import { ApiError, cutText } from '../base/errors.ts';
+import { PARAM_AND_RULE, parseBy, wholeText } from '../base/parse.ts';
 import { parseMoment, parseSpan } from './moment.ts';
 import type { UsageFilter } from './usage-filter.sql.ts';
 
@@ -32,33 +34,68 @@ const TEXTS = [
   'relay_key_hash',
 ] as const;
 
-const OTHERS = [
-  'source',
-  'request_id',
-  'batch_id',
-  'batch_idx',
-  'status',
-  'status_class',
-  'status_min',
-  'status_max',
-  'error',
-  'duration_ms',
-  'attempts',
-  'cost_nanos',
-  'ts',
-  'since',
-  'from',
-  'to',
-] as const;
-
-const FILTERS: ReadonlySet<string> = new Set([...CUT_TEXTS, ...TEXTS, ...OTHERS]);
 /** Parameters of one of the three calls; the others take no notice of them. */
 const CALL_PARAMETERS: ReadonlySet<string> = new Set(['limit', 'cursor', 'group_by', 'interval']);
 
 const MAX_INT = 2_147_483_647;
+const MAX_NANOS = 2n ** 63n - 1n;
 const HOUR_MS = 3_600_000;
 /** `ts` is rounded to the nearest millisecond: an event of this very moment may carry the next one. */
 const AHEAD_MS = 1;
+
+const MOMENT_RULE = 'must be an RFC 3339 time, such as 2027-01-31T12:00:00Z';
+
+/** A filter by any of its values, read one by one; null where it does not stand. */
+const any = <Each extends z.ZodType>(each: Each) => z.array(each).nullable();
+
+/** A parameter that may stand once; null without it. */
+export const once = <Value extends z.ZodType<unknown, string>>(value: Value) =>
+  z
+    .tuple([z.string()], 'is given twice')
+    .transform(([text]) => text)
+    .pipe(value)
+    .nullable();
+
+/** A whole number from `min` to `max`, of at most 16 digits. */
+export const whole = (min: number, max: number) => wholeText(min, max, 16);
+
+/** Ids that cannot be those of an event match nothing. */
+const ids = <Id>(read: (text: string) => Id | null) =>
+  any(z.string()).transform((texts) => texts?.map(read).filter((id) => id !== null) ?? null);
+
+const textLists = <Name extends string>(names: readonly Name[], max?: number) => {
+  const list = any(z.string().transform((text) => cutText(text, max ?? text.length)));
+  return Object.fromEntries(names.map((name) => [name, list])) as Record<Name, typeof list>;
+};
+
+const FILTER = z.object({
+  status: any(whole(0, 999)),
+  status_class: any(
+    z
+      .string()
+      .regex(/^[0-9](?:xx)?$/i, 'must be a digit, or one such as 2xx')
+      .transform((text) => Number(text[0])),
+  ),
+  status_min: once(whole(0, 999)),
+  status_max: once(whole(0, 999)),
+  error: any(z.enum(['true', 'false'], 'must be true or false').transform((text) => text === 'true')),
+  batch_idx: any(whole(0, MAX_INT)),
+  duration_ms: any(whole(0, MAX_INT)),
+  attempts: any(whole(0, MAX_INT)),
+  cost_nanos: any(z.string().refine(isNanos, `must be a whole number from 0 to ${MAX_NANOS}`)),
+  ts: any(
+    z
+      .string()
+      .refine((text) => parseMoment(text) !== null, MOMENT_RULE)
+      .transform((text) => parseMoment(text)!),
+  ),
+  batch_id: ids((text) => (isUuid(text.toLowerCase()) ? text.toLowerCase() : null)),
+  request_id: ids(parseRequestId),
+  ...textLists(CUT_TEXTS, 128),
+  ...textLists(TEXTS),
+});
+
+const FILTERS: ReadonlySet<string> = new Set([...Object.keys(FILTER.shape), 'source', 'since', 'from', 'to']);
 
 /** 400 `invalid_value` that names the parameter. */
 export function badValue(param: string, rule: string): ApiError {
@@ -72,78 +109,37 @@ export function single(query: URLSearchParams, name: string): string | null {
   return values[0] ?? null;
 }
 
-/** A whole number of a parameter that may stand once; null without it. */
-export function wholeNumber(query: URLSearchParams, name: string, min: number, max: number): number | null {
-  const text = single(query, name);
-  return text === null ? null : whole(name, text, min, max);
-}
-
-function whole(name: string, text: string, min: number, max: number): number {
-  const value = /^\d{1,16}$/.test(text) ? Number(text) : -1;
-  if (value >= min && value <= max) return value;
-  throw badValue(name, `must be a whole number from ${min} to ${max}`);
+/** Reads the parameters that `contract` names, made of `once`. Throws 400 as `parseFilter` does. */
+export function parseParameters<Contract extends z.ZodObject>(
+  contract: Contract,
+  query: URLSearchParams,
+): z.infer<Contract> {
+  const given = Object.keys(contract.shape).map((name) => [name, query.has(name) ? query.getAll(name) : null]);
+  return parseBy(contract, Object.fromEntries(given), PARAM_AND_RULE);
 }
 
 /**
- * Reads the filters of a usage query (behaviour section 6). `nowMs` is the database's time. Throws 400 `invalid_value`
- * with the parameter's name for a value that its filter cannot have, and for a parameter that does not exist: a filter that
- * is misspelt must not give the figures of everything.
+ * Reads the filters of a usage query ("Usage queries" in docs/spec/gateway-rules.md). `nowMs` is the database's time.
+ * Throws 400 `invalid_value` with the parameter's name for a value that its filter cannot have, and for a parameter
+ * that does not exist: a filter that is misspelt must not give the figures of everything.
  */
 export function parseFilter({ query, owner }: UsageQuery, nowMs: number): UsageFilter {
   for (const name of new Set(query.keys())) {
     if (!FILTERS.has(name) && !CALL_PARAMETERS.has(name)) throw badValue(cutText(name), 'is no parameter of this call');
   }
-  const every = <T>(name: string, read: (text: string) => T): T[] | null => {
-    const values = query.getAll(name);
-    return values.length === 0 ? null : values.map(read);
-  };
-  const wholes = (name: string, max: number) => every(name, (text) => whole(name, text, 0, max));
-  const texts = (name: string, max?: number) => every(name, (text) => cutText(text, max ?? text.length));
-  const source = query.getAll('source');
-  const foreign = source.length > 0 && !source.includes('batch');
-  return {
-    ...period(query, nowMs),
-    owner,
-    status: wholes('status', 999),
-    status_class: every('status_class', statusClass),
-    status_min: wholeNumber(query, 'status_min', 0, 999),
-    status_max: wholeNumber(query, 'status_max', 0, 999),
-    error: every('error', trueOrFalse),
-    batch_idx: wholes('batch_idx', MAX_INT),
-    duration_ms: wholes('duration_ms', MAX_INT),
-    attempts: wholes('attempts', MAX_INT),
-    cost_nanos: every('cost_nanos', nanos),
-    ts: every('ts', (text) => momentOf('ts', text)),
-    batch_id: foreign ? [] : (every('batch_id', (text) => text.toLowerCase())?.filter(isUuid) ?? null),
-    request_id: every('request_id', parseRequestId)?.filter((id) => id !== null) ?? null,
-    ...(Object.fromEntries([
-      ...CUT_TEXTS.map((name) => [name, texts(name, 128)]),
-      ...TEXTS.map((name) => [name, texts(name)]),
-    ]) as Record<(typeof CUT_TEXTS)[number] | (typeof TEXTS)[number], string[] | null>),
-  };
+  const { from, to } = period(query, nowMs);
+  const filter = parseParameters(FILTER, query);
+  const foreign = query.has('source') && !query.getAll('source').includes('batch');
+  return { ...filter, from, to, owner, ...(foreign && { batch_id: [] }) };
 }
 
-function statusClass(text: string): number {
-  const match = /^([0-9])(?:xx)?$/i.exec(text);
-  if (!match) throw badValue('status_class', 'must be a digit, or one such as 2xx');
-  return Number(match[1]);
-}
-
-function trueOrFalse(text: string): boolean {
-  if (text !== 'true' && text !== 'false') throw badValue('error', 'must be true or false');
-  return text === 'true';
-}
-
-function nanos(text: string): string {
-  if (!/^\d{1,19}$/.test(text) || BigInt(text) >= 2n ** 63n) {
-    throw badValue('cost_nanos', `must be a whole number from 0 to ${2n ** 63n - 1n}`);
-  }
-  return text;
+function isNanos(text: string): boolean {
+  return /^\d{1,19}$/.test(text) && BigInt(text) <= MAX_NANOS;
 }
 
 function momentOf(name: string, text: string): Date {
   const at = parseMoment(text);
-  if (at === null) throw badValue(name, 'must be an RFC 3339 time, such as 2027-01-31T12:00:00Z');
+  if (at === null) throw badValue(name, MOMENT_RULE);
   return at;
 }
 

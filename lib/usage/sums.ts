@@ -1,11 +1,10 @@
 import type { Db } from '../db/database.ts';
 import { TOKEN_PARTS } from '../model/usage-event.ts';
+import { rawJSON } from '../runtime/v8.ts';
 import { sumBatch, type TokenSums } from './usage.sql.ts';
 
 /** An integer in a JSON answer: a number, or beyond 2^53 the digits themselves, which JSON.stringify writes as they are. */
 export type JsonInteger = number;
-
-const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown };
 
 /** The integer that the database gave as text. */
 export function jsonInteger(digits: string): JsonInteger {

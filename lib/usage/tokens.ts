@@ -123,9 +123,9 @@ const READERS: Record<CallRequest['adapter'], (usage: Fields) => TokenCounts | n
 };
 
 /**
- * The token counts of an upstream's `usage` value (behaviour section 6): input, cache_read and cache_creation disjoint,
- * zeros left out. Null when there is none to price: no object, an object of which no count is known, or an odd value
- * in it (text, negative, a fraction, null, above 2^53-1, or parts larger than their prompt).
+ * The token counts of an upstream's `usage` value ("Token counts" in docs/spec/gateway-rules.md): input, cache_read and
+ * cache_creation disjoint, zeros left out. Null when there is none to price: no object, an object of which no count is
+ * known, or an odd value in it (text, negative, a fraction, null, above 2^53-1, or parts larger than their prompt).
  */
 export function tokensOf(adapter: CallRequest['adapter'], usage: unknown): TokenCounts | null {
   if (typeof usage !== 'object' || usage === null || Array.isArray(usage)) return null;

@@ -26,8 +26,9 @@ export const DIMENSIONS = Object.keys(COLUMNS) as readonly Dimension[];
  * Which group a row is about: the bucket's start (the epoch without an interval) and its value by dimension, null when
  * the events have none or it was not asked for.
  */
-export interface GroupKey extends Record<`group_${Dimension}`, string | number | null> {
+export interface GroupKey extends Record<`group_${Exclude<Dimension, 'status'>}`, string | null> {
   bucket: Date;
+  group_status: number | null;
 }
 
 /** Figures of one group. */
@@ -130,12 +131,12 @@ const FEW_BATCHES = 20_000;
  */
 export async function beginFigures(tx: Db, filter: UsageFilter, mostDurations = MOST_DURATIONS): Promise<FiguresPlan> {
   const batches = youngestBatch(filter.to);
-  const settings = await tx.query<{ parallel: boolean; batches: number }>({
+  const settings = await tx.query<{ settings: string[]; parallel: boolean; batches: number }>({
     name: 'configure_usage_figures',
-    text: `select set_config('max_parallel_workers_per_gather', '2', true), set_config('work_mem', '128MB', true),
+    text: `select array[set_config('max_parallel_workers_per_gather', '2', true), set_config('work_mem', '128MB', true),
         set_config('parallel_setup_cost', '0', true), set_config('parallel_tuple_cost', '0.01', true),
         set_config('cpu_operator_cost', '0.05', true),
-        set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'on', true),
+        set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'on', true)] as settings,
         current_setting('server_version_num')::int >= 160000 as parallel,
         (select count(*) from (select from usage_attributions where batch_id < $1::uuid limit ${FEW_BATCHES + 1}) b) as batches`,
     values: [batches],

@@ -12,9 +12,9 @@ export async function beginReport(tx: Db): Promise<number> {
     text: 'set transaction isolation level repeatable read, read only',
     values: [],
   });
-  const result = await tx.query<{ now: number }>({
+  const result = await tx.query<{ settings: string[]; now: number }>({
     name: 'configure_usage_report',
-    text: `select set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true),
+    text: `select array[set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true)] as settings,
         (extract(epoch from clock_timestamp()) * 1000)::float8 as now`,
     values: [],
   });

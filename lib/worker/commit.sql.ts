@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
-import { int4, plainArray, sparseArray, sparseTextArray, textArray } from '../db/arrays.ts';
+import { int4, plainArray } from '../db/arrays.ts';
 import type { Db } from '../db/database.ts';
 import { WORKER_LIMIT_MS } from '../db/silence.ts';
-import { TOKEN_PARTS, type UsageFacts } from '../model/usage-event.ts';
+import { type InputColumn, statementInput, table, value } from '../db/statement-input.ts';
+import type { TokenPart, UsageFacts } from '../model/usage-event.ts';
 
 /** One outcome as the commit statement takes it. */
 export interface OutcomeRow {
@@ -24,7 +25,79 @@ export interface CommitResult {
   finished: string[];
 }
 
-const tokenColumns = TOKEN_PARTS.map((part) => `tokens_${part}`).join(', ');
+/** What one statement commits. */
+export interface CommitGroup {
+  workerId: string;
+  instance: string;
+  segmentId: string | null;
+  /** In (batch, idx) order, without duplicates. */
+  rows: readonly OutcomeRow[];
+  /** The route id of each row. */
+  routes: readonly (string | null)[];
+  /** Routes that may not be stored yet. */
+  newRoutes: readonly RouteRow[];
+}
+
+/** Milliseconds from the first call to `at`. */
+const sinceStart = ({ startedAt }: UsageFacts, at: number | null) =>
+  at === null || startedAt === null ? null : int4(at - startedAt);
+
+const tokenColumn = (part: TokenPart): InputColumn<CommitGroup, OutcomeRow> => [
+  'bigint',
+  ({ usage }) => usage.tokens?.[part],
+];
+
+const INPUT = statementInput({
+  worker_id: value('uuid', ({ workerId }: CommitGroup) => workerId),
+  segment_id: value('uuid', ({ segmentId }: CommitGroup) => segmentId),
+  instance: value('text', ({ instance }: CommitGroup) => instance),
+  batch_ids: value('uuid[]', ({ rows }: CommitGroup) => plainArray([...new Set(rows.map((r) => r.batchId))])),
+  items: table(({ rows }: CommitGroup) => rows, {
+    batch_id: ['uuid', (r) => r.batchId],
+    idx: ['int', (r) => r.idx],
+    claim_no: ['int', (r) => r.claimNo],
+    state: ['item_state', (r) => r.state],
+    error: ['text', (r) => r.error],
+    out_offset: ['int', (r) => r.span?.offset],
+    out_length: ['int', (r) => r.span?.length],
+    out_crc: ['bigint', (r) => r.span?.crc],
+    status: ['int', (r) => r.usage.status],
+    attempts: ['int', (r) => r.usage.attempts],
+    duration_ms: ['int', (r) => int4(r.usage.durationMs)],
+    started_ms: ['float8', (r) => r.usage.startedAt],
+    response_start_ms: ['int', (r) => sinceStart(r.usage, r.usage.responseStartedAt)],
+    response_end_ms: ['int', (r) => sinceStart(r.usage, r.usage.responseEndedAt)],
+    error_kind: ['text', (r) => r.usage.errorKind],
+    error_message: ['text', (r) => r.usage.errorMessage],
+    finish_reason: ['text', (r) => r.usage.finishReason],
+    route: ['uuid', (_, i, group) => group.routes[i]],
+    tokens_input: tokenColumn('input'),
+    tokens_output: tokenColumn('output'),
+    tokens_cache_read: tokenColumn('cache_read'),
+    tokens_cache_creation: tokenColumn('cache_creation'),
+    tokens_cache_creation_5m: tokenColumn('cache_creation_5m'),
+    tokens_cache_creation_1h: tokenColumn('cache_creation_1h'),
+    tokens_reasoning: tokenColumn('reasoning'),
+    tokens_audio_input: tokenColumn('audio_input'),
+    tokens_audio_output: tokenColumn('audio_output'),
+    tokens_accepted_prediction: tokenColumn('accepted_prediction'),
+    tokens_rejected_prediction: tokenColumn('rejected_prediction'),
+    tokens_server_tool_use: tokenColumn('server_tool_use'),
+    cost_nanos: ['bigint', (r) => r.usage.costNanos],
+    cost_breakdown: ['text', ({ usage }) => usage.costBreakdown && JSON.stringify(usage.costBreakdown)],
+  }),
+  new_routes: table(({ newRoutes }: CommitGroup) => newRoutes, {
+    id: ['uuid', (r) => r.id],
+    requested_model: ['text', (r) => r.facts.requestedModel],
+    model: ['text', (r) => r.facts.model],
+    provider: ['text', (r) => r.facts.provider],
+    host: ['text', (r) => r.facts.host],
+    host_key: ['text', (r) => r.facts.hostKey],
+    adapter: ['text', (r) => r.facts.adapter],
+    pricing: ['text', (r) => r.facts.pricing],
+    resolved_via: ['text', (r) => r.facts.resolvedVia],
+  }),
+});
 
 /**
  * The group commit, one statement and so one transaction: locks the batch rows in id order, makes the items final that
@@ -34,36 +107,33 @@ const tokenColumns = TOKEN_PARTS.map((part) => `tokens_${part}`).join(', ');
  */
 const COMMIT = `
   with input as (
-    select * from unnest($3::uuid[], $4::int[], $5::int[], $6::item_state[], $7::text[], $8::int[], $9::int[], $10::bigint[],
-      $11::int[], $12::int[], $13::int[], $14::float8[], $15::int[], $16::int[], $17::text[], $18::text[], $19::text[],
-      $20::uuid[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[],
-      $28::bigint[], $29::bigint[], $30::bigint[], $31::bigint[], $32::bigint[], $33::bigint[], $34::text[])
-      as t(batch_id, idx, claim_no, state, error, out_offset, out_length, out_crc, status, attempts, duration_ms, started_ms,
-      response_start_ms, response_end_ms, error_kind, error_message, finish_reason, route, ${tokenColumns}, cost_nanos,
-      cost_breakdown)
+    select * from ${INPUT.sql.items}
   ), locked as materialized (
-    select id from batches where id = any($35::uuid[]) order by id for update
+    select id from batches where id = any(${INPUT.sql.batch_ids}) order by id for update
   ), routes as (
     insert into usage_routes (id, requested_model, model, provider, host, host_key, adapter, pricing, resolved_via)
-    select * from unnest($37::uuid[], $38::text[], $39::text[], $40::text[], $41::text[], $42::text[], $43::text[],
-      $44::text[], $45::text[])
+    select id, requested_model, model, provider, host, host_key, adapter, pricing, resolved_via from ${INPUT.sql.new_routes}
     on conflict (id) do nothing
   ), updated as (
     update batch_items i set
       state = n.state, error = n.error, finalized_at = clock_timestamp(), attempts = n.attempts,
-      segment_id = case when n.out_length is null then null else $2::uuid end,
+      segment_id = case when n.out_length is null then null else ${INPUT.sql.segment_id} end,
       output_offset = n.out_offset, output_length = n.out_length, output_crc = n.out_crc
     from input n
     where (select count(*) from locked) >= 0
       and i.batch_id = n.batch_id and i.idx = n.idx
-      and i.state = 'running' and i.worker_id = $1::uuid and i.claim_no = n.claim_no
+      and i.state = 'running' and i.worker_id = ${INPUT.sql.worker_id} and i.claim_no = n.claim_no
     returning i.batch_id, i.idx, i.claim_no, i.finalized_at
   ), events as (
     insert into usage_events (batch_id, batch_idx, ts, status, attempts, duration_ms, started_at, response_start_ms,
-      response_end_ms, error_kind, error_message, finish_reason, route, instance, ${tokenColumns}, cost_nanos, cost_breakdown)
+      response_end_ms, error_kind, error_message, finish_reason, route, instance,
+      tokens_input, tokens_output, tokens_cache_read, tokens_cache_creation, tokens_cache_creation_5m, tokens_cache_creation_1h, tokens_reasoning, tokens_audio_input, tokens_audio_output,
+      tokens_accepted_prediction, tokens_rejected_prediction, tokens_server_tool_use, cost_nanos, cost_breakdown)
     select u.batch_id, u.idx, u.finalized_at, n.status, n.attempts, n.duration_ms, to_timestamp(n.started_ms / 1000),
-      n.response_start_ms, n.response_end_ms, n.error_kind, n.error_message, n.finish_reason, n.route, $36::text,
-      ${TOKEN_PARTS.map((part) => `n.tokens_${part}`).join(', ')}, n.cost_nanos, n.cost_breakdown::jsonb
+      n.response_start_ms, n.response_end_ms, n.error_kind, n.error_message, n.finish_reason, n.route, ${INPUT.sql.instance},
+      n.tokens_input, n.tokens_output, n.tokens_cache_read, n.tokens_cache_creation, n.tokens_cache_creation_5m,
+      n.tokens_cache_creation_1h, n.tokens_reasoning, n.tokens_audio_input, n.tokens_audio_output,
+      n.tokens_accepted_prediction, n.tokens_rejected_prediction, n.tokens_server_tool_use, n.cost_nanos, n.cost_breakdown::jsonb
     from updated u join input n on n.batch_id = u.batch_id and n.idx = u.idx
   ), freed as (
     delete from limit_concurrency c using updated u
@@ -72,7 +142,7 @@ const COMMIT = `
     select batch_id, count(*)::int as n from updated group by batch_id
   ), refs as (
     insert into segment_refs (segment_id, batch_id)
-    select distinct $2::uuid, u.batch_id from updated u join input n on n.batch_id = u.batch_id and n.idx = u.idx
+    select distinct ${INPUT.sql.segment_id}, u.batch_id from updated u join input n on n.batch_id = u.batch_id and n.idx = u.idx
     where n.out_length is not null
     on conflict do nothing
   ), counted as (
@@ -106,66 +176,14 @@ export function routeId(facts: UsageFacts['route']): string {
 }
 
 /**
- * Runs the group commit. `rows` are in (batch, idx) order without duplicates; `routes[i]` is the route id of `rows[i]`,
- * `newRoutes` the ones that may not be stored yet. Safe to repeat after an unknown outcome: rows that are final are not
- * touched again.
+ * Runs the group commit. Safe to repeat after an unknown outcome: rows that are final are not touched again.
  */
-export async function commitOutcomes(
-  db: Db,
-  group: {
-    workerId: string;
-    instance: string;
-    segmentId: string | null;
-    rows: readonly OutcomeRow[];
-    routes: readonly (string | null)[];
-    newRoutes: readonly RouteRow[];
-  },
-): Promise<CommitResult> {
-  const { rows, newRoutes } = group;
-  const usage = rows.map((row) => row.usage);
-  const since = (u: UsageFacts, at: number | null) =>
-    at === null || u.startedAt === null ? null : int4(at - u.startedAt);
-  const parts = TOKEN_PARTS.map((part) => sparseArray(usage.map((u) => u.tokens?.[part] ?? null)));
+export async function commitOutcomes(db: Db, group: CommitGroup): Promise<CommitResult> {
   const result = await db.query<{ committed: number; finished: string | null }>({
     name: 'commit_outcomes',
     withinMs: WORKER_LIMIT_MS,
     text: COMMIT,
-    values: [
-      group.workerId,
-      group.segmentId,
-      plainArray(rows.map((r) => r.batchId)),
-      plainArray(rows.map((r) => r.idx)),
-      plainArray(rows.map((r) => r.claimNo)),
-      plainArray(rows.map((r) => r.state)),
-      sparseTextArray(rows.map((r) => r.error)),
-      sparseArray(rows.map((r) => r.span?.offset ?? null)),
-      sparseArray(rows.map((r) => r.span?.length ?? null)),
-      sparseArray(rows.map((r) => r.span?.crc ?? null)),
-      plainArray(usage.map((u) => u.status)),
-      plainArray(usage.map((u) => u.attempts)),
-      plainArray(usage.map((u) => int4(u.durationMs))),
-      sparseArray(usage.map((u) => u.startedAt)),
-      sparseArray(usage.map((u) => since(u, u.responseStartedAt))),
-      sparseArray(usage.map((u) => since(u, u.responseEndedAt))),
-      sparseTextArray(usage.map((u) => u.errorKind)),
-      sparseTextArray(usage.map((u) => u.errorMessage)),
-      sparseTextArray(usage.map((u) => u.finishReason)),
-      plainArray(group.routes),
-      ...parts,
-      sparseArray(usage.map((u) => u.costNanos)),
-      sparseTextArray(usage.map((u) => (u.costBreakdown === null ? null : JSON.stringify(u.costBreakdown)))),
-      plainArray([...new Set(rows.map((r) => r.batchId))]),
-      group.instance,
-      plainArray(newRoutes.map((r) => r.id)),
-      textArray(newRoutes.map((r) => r.facts.requestedModel)),
-      textArray(newRoutes.map((r) => r.facts.model)),
-      textArray(newRoutes.map((r) => r.facts.provider)),
-      textArray(newRoutes.map((r) => r.facts.host)),
-      textArray(newRoutes.map((r) => r.facts.hostKey)),
-      textArray(newRoutes.map((r) => r.facts.adapter)),
-      textArray(newRoutes.map((r) => r.facts.pricing)),
-      textArray(newRoutes.map((r) => r.facts.resolvedVia)),
-    ],
+    values: INPUT.values(group),
   });
   const { committed, finished } = result.rows[0]!;
   return { committed, finished: finished === null ? [] : finished.split(';') };

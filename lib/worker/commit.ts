@@ -8,7 +8,7 @@ import { commitGroup, type FinalItem, GROUP_TRANSITIONS, type Group, type GroupM
 import { isHeld, NO_TENURE, type Tenure } from './lease/tenure.ts';
 import type { Periods } from './periods.ts';
 
-/** Limits of one group (design section 3.4). */
+/** Limits of one group ("Group commit" in docs/spec/engine-guarantees.md). */
 const GROUP_ITEMS = 256;
 const GROUP_BYTES = 8 * 1024 * 1024;
 /** Groups under way at once: while one waits for its fsync the next is encoded and sent. */

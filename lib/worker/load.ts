@@ -1,11 +1,10 @@
 import { crc32 } from 'node:zlib';
 import type { ClaimedItem } from '../model/batch.ts';
 import { PayloadNotFound, type PayloadStore } from '../payloads/payload-store.ts';
+import { mergeInOrder } from '../payloads/ranges.ts';
 
-/** Two spans closer than this are read together: a read costs more than the bytes between them. */
-const GAP = 64 * 1024;
 /** One ranged read is at most this large, unless a single item is larger. */
-const MAX_READ = 8 * 1024 * 1024;
+const MAX_READ_BYTES = 8 * 1024 * 1024;
 
 export type Loaded = { item: ClaimedItem; body: Buffer } | { item: ClaimedItem; failure: string };
 
@@ -19,32 +18,19 @@ export async function loadBodies(store: PayloadStore, items: readonly ClaimedIte
 }
 
 function groupReads(items: readonly ClaimedItem[]): ClaimedItem[][] {
-  const groups: ClaimedItem[][] = [];
-  let group: ClaimedItem[] = [];
-  let start = 0;
-  let end = 0;
-  for (const item of items) {
-    const itemEnd = item.inputOffset + item.inputLength;
-    // What was unreadable before is read alone: it must not take its neighbours along.
-    const joins =
-      group.length > 0 &&
-      group[0]!.loadFailures === 0 &&
-      item.loadFailures === 0 &&
-      group[0]!.batch.inputId === item.batch.inputId &&
-      item.inputOffset >= start &&
-      item.inputOffset - end <= GAP &&
-      itemEnd - start <= MAX_READ;
-    if (joins) {
-      group.push(item);
-      end = Math.max(end, itemEnd);
-    } else {
-      group = [item];
-      groups.push(group);
-      start = item.inputOffset;
-      end = itemEnd;
-    }
-  }
-  return groups;
+  const reads = mergeInOrder([...items.keys()], {
+    offsetOf: (i) => items[i]!.inputOffset,
+    lengthOf: (i) => items[i]!.inputLength,
+    mayJoin: (first, next) => mayJoin(items[first]!, items[next]!),
+    maxBytes: MAX_READ_BYTES,
+  });
+  return reads.map(({ members }) => members.map((i) => items[i]!));
+}
+
+function mayJoin(first: ClaimedItem, next: ClaimedItem): boolean {
+  // What was unreadable before is read alone: it must not take its neighbours along.
+  if (first.loadFailures > 0 || next.loadFailures > 0) return false;
+  return first.batch.inputId === next.batch.inputId && next.inputOffset >= first.inputOffset;
 }
 
 async function readGroup(store: PayloadStore, group: readonly ClaimedItem[]): Promise<Loaded[]> {
@@ -65,7 +51,7 @@ async function readGroup(store: PayloadStore, group: readonly ClaimedItem[]): Pr
 }
 
 /** A short reason for an unreadable payload: not found, or the error's code; never a path or a URL. */
-export function readFailure(error: unknown): string {
+function readFailure(error: unknown): string {
   if (error instanceof PayloadNotFound) return 'not found';
   const { code, name } = error as { code?: unknown; name?: unknown };
   if (typeof code === 'string' && code !== '') return code;

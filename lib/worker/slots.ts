@@ -145,7 +145,7 @@ export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slot
     const made = { ...item, attempts: outcome.attempts };
     if (mode === 'cancelled') return cancelled(made);
     const lost = mode === 'stopped' && deps.neverTwice && made.attempts > item.attempts;
-    return lost ? refused(made, 'worker_lost', 'interrupted: 1 workers lost') : outcome;
+    return lost ? refused(made, 'worker_lost', 'interrupted: 1 worker lost') : outcome;
   };
 
   const giveBack = (entries: readonly Ready[]) => {

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { ageLeases } from '../support/aging.ts';
 import { call, completed, eventually, expectRecordedOnce, finished, itemsOf, submit, until } from './support/calls.ts';
 import { openScene } from './support/scene.ts';
 
@@ -106,9 +107,10 @@ describe.concurrent('a cancel', { timeout: 120_000 }, () => {
     await upstream.waitForRequests(16);
     const second = await scene.start({ dsn, upstream, home: 'b', env: { RELAY_BATCH_CONCURRENCY: '1' } });
     await first.kill();
+    await ageLeases(db);
     await cancel(second, id);
     await until(second, id, (status) => status.counts.cancelled === 24 || status.CompletedAt !== null);
-    const status = await finished(second, id, 90_000);
+    const status = await finished(second, id);
     expect(status.counts).toEqual({ cancelled: 40 });
     await expectRecordedOnce(second, db, id, 40);
   });

@@ -17,13 +17,17 @@ import { openScene } from './support/scene.ts';
 type Defer = Parameters<typeof openScene>[0];
 
 /** A server whose database is behind a proxy that loses things. */
-async function behindProxy(onTestFinished: Defer, options: { delayMs?: number; env?: Record<string, string> } = {}) {
+async function behindProxy(
+  onTestFinished: Defer,
+  options: { delayMs?: number; env?: Record<string, string>; speed?: number } = {},
+) {
   const scene = await openScene(onTestFinished);
   const database = await scene.database();
   const proxy = await startProxy(database.dsn);
   scene.defer(() => proxy.close());
   const upstream = await scene.countingUpstream({ delayMs: options.delayMs ?? 5 });
-  const start = () => scene.start({ dsn: proxy.dsn, upstream, ...(options.env ? { env: options.env } : {}) });
+  const { delayMs: _, ...how } = options;
+  const start = () => scene.start({ dsn: proxy.dsn, upstream, ...how });
   const sentTwice = async () => {
     const { users } = await upstream.stats();
     return Object.keys(users).filter((user) => users[user]! > 1);
@@ -45,7 +49,7 @@ describe.concurrent('answers of Postgres that are lost', { timeout: 120_000 }, (
   });
 
   test('ends the batch when the answer of its very last commit is lost', async ({ onTestFinished }) => {
-    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished);
+    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished, { speed: 5 });
     const server = await start();
     const cut = proxy.cutAnswers({ statement: 'commit_outcomes', times: 1 });
     const id = await submit(server, itemsOf(1, 'last'));
@@ -150,14 +154,15 @@ describe.concurrent('answers of Postgres that are lost', { timeout: 120_000 }, (
   test('runs the items of a claim that Postgres gets only after the service has given it up', async ({
     onTestFinished,
   }) => {
-    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished, { delayMs: 3000 });
+    const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished, { delayMs: 600, speed: 5 });
     const server = await start();
-    const late = proxy.deliverLate('claim_items', 22_000);
+    // 22 s of the server's time: it gives a statement up after 15.
+    const late = proxy.deliverLate('claim_items', 4400);
     const id = await submit(server, itemsOf(80, 'late'));
     await late;
     // It took items that the worker does not know of.
     expect((await statusOf(server, id)).counts.available).toBeLessThan(64);
-    await finished(server, id, 45_000);
+    await finished(server, id);
     await expectRecordedOnce(server, db, id, 80);
     expect(await sentTwice()).toEqual([]);
   });
@@ -211,7 +216,7 @@ describe.concurrent('answers of Postgres that are lost', { timeout: 120_000 }, (
   });
 
   test('goes on when all its connections fall silent', async ({ onTestFinished }) => {
-    const { db, proxy, start } = await behindProxy(onTestFinished, { delayMs: 50 });
+    const { db, proxy, start } = await behindProxy(onTestFinished, { delayMs: 50, speed: 5 });
     const server = await start();
     const id = await submit(server, itemsOf(2000, 'silent'));
     await completed(server, id, 200);

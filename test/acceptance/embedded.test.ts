@@ -9,6 +9,7 @@ import pg from 'pg';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { isPostmasterOf, readPidFile, runningPostmaster } from '../../lib/postgres/postmaster.ts';
 import { ROOT } from '../support/root.ts';
+import { FASTER_TIME } from '../support/server.ts';
 
 const PROGRAM = join(ROOT, 'test/support/owner-process.ts');
 
@@ -54,8 +55,11 @@ afterEach(async () => {
   await rm(dataDir, { recursive: true, force: true, maxRetries: 10 });
 });
 
-function launch(): Owner {
-  const child = spawn(process.execPath, [PROGRAM, dataDir], { stdio: ['ignore', 'pipe', 'inherit'] });
+function launch(speed?: number): Owner {
+  const child = spawn(process.execPath, [...(speed ? ['--import', FASTER_TIME] : []), PROGRAM, dataDir], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    env: { ...process.env, RELAY_TEST_SPEED: String(speed) },
+  });
   owners.push(child);
   const lines = createInterface({ input: child.stdout! })[Symbol.asyncIterator]();
   return {
@@ -71,8 +75,8 @@ function launch(): Owner {
   };
 }
 
-async function start(): Promise<Owner & { dsn: string }> {
-  const owner = launch();
+async function start(speed?: number): Promise<Owner & { dsn: string }> {
+  const owner = launch(speed);
   const first = await owner.line((line) => line.dsn !== undefined || line.failed !== undefined);
   if (first.dsn === undefined) throw new Error(first.failed);
   return { ...owner, dsn: first.dsn };
@@ -184,7 +188,7 @@ describe('embedded Postgres', { timeout: 120_000 }, () => {
     const hung = (await postmasterPid())!;
     await kill(first.child);
     process.kill(hung, 'SIGSTOP');
-    const second = await start();
+    const second = await start(5);
     expect(await query(second.dsn, 'select 1 as up')).toEqual([{ up: 1 }]);
     expect(await isPostmasterOf(hung, join(dataDir, 'postgres'))).toBe(false);
   });

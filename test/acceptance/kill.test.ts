@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { ageLeases } from '../support/aging.ts';
 import { sql } from '../support/sql.ts';
 import { call, completed, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { openScene } from './support/scene.ts';
@@ -16,7 +17,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const upstream = await scene.countingUpstream({ delayMs: 20 });
     const options = { dsn: database.dsn, upstream };
     const first = await scene.start(options);
-    const id = await submit(first, itemsOf(3000, 'kill'));
+    const id = await submit(first, itemsOf(1500, 'kill'));
     await completed(first, id, 300);
     await first.kill();
     const final = await sql<{ idx: number }>(
@@ -39,7 +40,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     );
     expect(left).toEqual({ n: 0 });
     await finished(second, id, 25_000);
-    await expectRecordedOnce(second, database.db, id, 3000);
+    await expectRecordedOnce(second, database.db, id, 1500);
     const twice = new Set(await sentTwice(upstream));
     expect(final.filter(({ idx }) => twice.has(`kill-${idx}`))).toEqual([]);
     const couldRunAgain = new Set(running.map(({ idx }) => `kill-${idx}`));
@@ -82,7 +83,8 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
       `select idx from batch_items where batch_id = $1::uuid and state = 'completed'`,
       [id],
     );
-    await finished(second!, id, 90_000);
+    await ageLeases(database.db);
+    await finished(second!, id);
     await expectRecordedOnce(second!, database.db, id, 1200);
     const twice = new Set(await sentTwice(upstream));
     expect(final.filter(({ idx }) => twice.has(`two-${idx}`))).toEqual([]);
@@ -177,7 +179,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     expect(status.counts.discarded).toBeGreaterThan(0);
     await expectRecordedOnce(second, database.db, id, 800);
     const errors = await sql(database.db, 'select distinct error from batch_items where error is not null');
-    expect(errors).toEqual([{ error: 'batch item: interrupted: 1 workers lost' }]);
+    expect(errors).toEqual([{ error: 'batch item: interrupted: 1 worker lost' }]);
     expect(await sentTwice(upstream)).toEqual([]);
   });
 

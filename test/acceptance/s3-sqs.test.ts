@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { createBucket, startFaux, TEST_AWS_ENV } from '../support/aws.ts';
 import { type Fault, type FaultProxy, startFaultProxy } from '../support/fault-proxy.ts';
-import { call, completed, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
+import { call, completed, eventually, expectRecordedOnce, finished, itemsOf, submit } from './support/calls.ts';
 import { openScene, type Scene } from './support/scene.ts';
 
 let aws: Awaited<ReturnType<typeof startFaux>>;
@@ -37,13 +37,13 @@ async function cloudOf(name: string): Promise<Record<string, string>> {
 /** SQS calls are POSTs to the root; S3 calls name the bucket. */
 const isSqs = (method: string, path: string) => method === 'POST' && path === '/';
 
-async function two(scene: Scene, name: string, options: { delayMs?: number } = {}) {
+async function two(scene: Scene, name: string, options: { speed?: number } = {}) {
   const [database, upstream, env] = await Promise.all([
     scene.database(),
-    scene.countingUpstream({ delayMs: options.delayMs ?? 5 }),
+    scene.countingUpstream({ delayMs: 5 }),
     cloudOf(name),
   ]);
-  const start = (home: string) => scene.start({ dsn: database.dsn, upstream, home, env, waitUntilReady: true });
+  const start = (home: string) => scene.start({ dsn: database.dsn, upstream, home, env, ...options });
   const [a, b] = await Promise.all([start('a'), start('b')]);
   return { a: a!, b: b!, database, upstream };
 }
@@ -88,17 +88,32 @@ describe('the container on S3 and SQS', { timeout: 120_000 }, () => {
     expect(Object.values(users).every((n) => n === 1)).toBe(true);
   });
 
-  test('takes submits and finishes them while SQS is away for a minute', async ({ onTestFinished }) => {
+  test('takes submits and finishes them while SQS is away, and receives again when it is back', async ({
+    onTestFinished,
+  }) => {
     const { a, b, database } = await two(await openScene(onTestFinished), 'nosqs');
-    proxy.decide = (method, path) => (isSqs(method, path) ? 'reset' : null);
+    let refused = 0;
+    proxy.decide = (method, path) => {
+      if (!isSqs(method, path)) return null;
+      refused++;
+      return 'reset';
+    };
     const id = await submit(a, itemsOf(200, 'nosqs'));
     await finished(b, id);
     await expectRecordedOnce(b, database.db, id, 200);
-    // A minute in all: the pollers are deep in their back-off by then, and must come out of it.
-    await new Promise((resolve) => setTimeout(resolve, 60_000));
+    // Until the pollers pause for seconds between two tries (of three requests each): they must come out of that.
+    const before = refused;
+    await eventually(
+      async () => refused - before,
+      (times) => times >= 30,
+    );
     proxy.decide = () => null;
     const again = await submit(b, itemsOf(50, 'back'));
     await finished(a, again);
+    await eventually(
+      async () => aws.faux.inspectQueue('nosqs')!.messages,
+      ({ ready, inflight }) => ready.length + inflight.length === 0,
+    );
   });
 
   test('finishes when every message is lost', async ({ onTestFinished }) => {
@@ -112,7 +127,7 @@ describe('the container on S3 and SQS', { timeout: 120_000 }, () => {
   });
 
   test('rides out S3 errors and slowness under load', async ({ onTestFinished }) => {
-    const { a, b, database, upstream } = await two(await openScene(onTestFinished), 'badsthree');
+    const { a, b, database, upstream } = await two(await openScene(onTestFinished), 'badsthree', { speed: 4 });
     const id = await submit(a, itemsOf(800, 'bad'));
     let n = 0;
     const faults: (Fault | null)[] = [

@@ -1,18 +1,9 @@
 import { filesHandlers } from '../../handlers/files.ts';
-import { type SeenRequest, serve } from '../../lib/http/node.ts';
-import { bindRoutes, createMatcher, FILES_ROUTES } from '../../lib/http/routes.ts';
+import type { SeenRequest } from '../../lib/http/node.ts';
+import { bindRoutes, FILES_ROUTES } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { BOUNDARY } from './files-form.ts';
-import {
-  type Answer,
-  asEvent,
-  type Call,
-  createNativeApi,
-  type NativeApi,
-  onLambda,
-  overHttp,
-  type Way,
-} from './native-api.ts';
+import { type Answer, type Call, createNativeApi, type NativeApi, type Way } from './native-api.ts';
 
 /** The files API on a real database and store, beside the native one that announces uploads. */
 export interface FilesApi {
@@ -32,26 +23,19 @@ export async function createFilesApi(maxFileBytes: number, payloads?: PayloadSto
   const native = await createNativeApi(() => (payloads === undefined ? {} : { payloads }));
   const app = { ...native.app, payloads: payloads ?? native.payloads, db: native.database.db };
   const routes = bindRoutes(FILES_ROUTES, filesHandlers(app, maxFileBytes));
-  const seen: SeenRequest[] = [];
-  const onRequest = (request: SeenRequest) => void seen.push(request);
-  const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };
-  const server = await serve({ ...listen, routes });
-  const find = createMatcher(onLambda(routes, app));
+  const { server, seen, call } = await native.serve(routes, { maxBodyBytes: 1024, payloads: app.payloads });
   return {
     native,
     payloads: app.payloads,
     port: server.port,
     seen,
-    call: (way, call) => (way === 'node' ? overHttp(`http://127.0.0.1:${server.port}`, call) : asEvent(find, call)),
+    call,
     async objects(kind) {
       const ids: string[] = [];
       for await (const { id } of app.payloads.list(kind, Date.now() + 3_600_000)) ids.push(id);
       return ids;
     },
-    async close() {
-      await server.close(0);
-      await native.close();
-    },
+    close: native.close,
   };
 }
 

@@ -1,8 +1,11 @@
+import type { Db } from '../../lib/db/database.ts';
 import type { BucketRule } from '../../lib/limits/rules.ts';
+import { sql } from './sql.ts';
 
 /**
- * The five strategies as plain arithmetic (behaviour section 5), operation by operation as migration 0005 has them, so
- * that both come to the same doubles. Unit tests prove properties of it, integration tests that Postgres does the same.
+ * The five strategies as plain arithmetic ("Rate limit strategies" in docs/spec/gateway-rules.md), operation by
+ * operation as migration 0005 has them, so that both come to the same doubles. Unit tests prove properties of it,
+ * integration tests that Postgres does the same.
  */
 export interface BucketState {
   used: number;
@@ -83,4 +86,11 @@ export function giveBack(rule: Rule, state: BucketState, nowUs: number, atUs: nu
     return { ...state, previous: Math.max(0, state.previous - 1) };
   }
   return state;
+}
+
+/** Concurrency rows of a bucket that count now: the gauge. */
+export async function countConcurrency(db: Db, bucketId: string): Promise<number> {
+  const text = `select count(*)::integer as n from limit_concurrency where bucket_id = $1::uuid
+    and held_until_us > (extract(epoch from clock_timestamp()) * 1000000)::bigint`;
+  return (await sql<{ n: number }>(db, text, [bucketId]))[0]!.n;
 }

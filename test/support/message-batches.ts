@@ -1,22 +1,12 @@
 import type { MessageBatchesApp } from '../../handlers/anthropic.ts';
 import { messageBatchRoutes } from '../../handlers/inference.ts';
 import { compactBatch } from '../../lib/batch/results/compact.ts';
-import { type SeenRequest, serve } from '../../lib/http/node.ts';
-import { createMatcher } from '../../lib/http/routes.ts';
+import type { SeenRequest } from '../../lib/http/node.ts';
 import type { ErrorKind } from '../../lib/model/usage-event.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { parseMessageBatchId } from '../../lib/surfaces/anthropic/message-batch.ts';
 import { writeMessageResults } from '../../lib/surfaces/anthropic/write-results.ts';
-import {
-  type Answer,
-  asEvent,
-  type Call,
-  createNativeApi,
-  type NativeApi,
-  onLambda,
-  overHttp,
-  type Way,
-} from './native-api.ts';
+import { type Answer, type Call, createNativeApi, type NativeApi, type Way } from './native-api.ts';
 import { finish, type Outcome } from './outcomes.ts';
 
 /** How one item ends, with what its usage event says of the answer. */
@@ -57,12 +47,7 @@ export async function createMessageBatchesApi(
   };
   const app: MessageBatchesApp = { ...native.app, ...deps, compact, ...options.app };
   const routes = messageBatchRoutes(app);
-  const seen: SeenRequest[] = [];
-  const onRequest = (request: SeenRequest) => void seen.push(request);
-  const listen = { host: '127.0.0.1', port: 0, maxBodyBytes: 1024, log: app.log, onRequest };
-  const server = await serve({ ...listen, routes });
-  const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(onLambda(routes, deps));
+  const { url, seen, call } = await native.serve(routes, { maxBodyBytes: 1024, payloads });
   const uuidOf = (id: string) => parseMessageBatchId(id)!;
   return {
     native,
@@ -70,7 +55,7 @@ export async function createMessageBatchesApi(
     url,
     seen,
     uuidOf,
-    call: (way, call) => (way === 'node' ? overHttp(url, call) : asEvent(find, call)),
+    call,
     async finish(id, outcomes) {
       await finish({ database: native.database, payloads }, uuidOf(id), [...outcomes]);
       for (const { idx, state, error, status = 0, errorKind = null } of outcomes) {
@@ -88,9 +73,6 @@ export async function createMessageBatchesApi(
       for await (const { id } of payloads.list(kind, Date.now() + 3_600_000)) ids.push(id);
       return ids;
     },
-    async close() {
-      await server.close(0);
-      await native.close();
-    },
+    close: native.close,
   };
 }

@@ -11,7 +11,7 @@ import { ApiError } from '../../lib/base/errors.ts';
 import { createLog } from '../../lib/base/log.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
 import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
-import { type HttpServer, type SeenRequest, serve } from '../../lib/http/node.ts';
+import { type HttpServer, type SeenRequest, type ServeOptions, serve } from '../../lib/http/node.ts';
 import { type BoundRoute, bindRoutes, createMatcher, NATIVE_ROUTES } from '../../lib/http/routes.ts';
 import type { Catalog } from '../../lib/model/catalog.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
@@ -42,19 +42,34 @@ export interface Answer {
   json: any;
 }
 
-export interface NativeApi {
-  database: TestDatabase;
-  payloads: PayloadStore;
+/** Routes that can be called both ways. */
+export interface Served {
   server: HttpServer;
   /** What the server listens on. */
   url: string;
-  app: NativeApp;
-  wakes: Wake[];
   seen: SeenRequest[];
   call(way: Way, call: Call): Promise<Answer>;
+}
+
+export interface NativeApi extends Served {
+  database: TestDatabase;
+  payloads: PayloadStore;
+  app: NativeApp;
+  wakes: Wake[];
+  /** Serves further routes (of another surface, of the control port) on the same database and store, until the close. */
+  serve(routes: readonly BoundRoute[], options?: Partial<ServeChange>): Promise<Served>;
   /** Runs a statement of the test's own. */
   sql(text: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
   close(): Promise<void>;
+}
+
+/** What a surface has otherwise than the native API. */
+interface ServeChange extends Pick<ServeOptions, 'guard'> {
+  maxBodyBytes: number;
+  /** In place of the application's. */
+  payloads: PayloadStore;
+  /** Routes that the Node adapter has alone. */
+  nodeOnly: readonly BoundRoute[];
 }
 
 /**
@@ -98,36 +113,35 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     abortHere: () => {},
   };
   const app: NativeApp = { ...base, ...change(base) };
-  const seen: SeenRequest[] = [];
-  const routes = [
-    ...bindRoutes(NATIVE_ROUTES, nativeHandlers(app)),
-    ...receiveRoutes({ ...app, payloads: { ...payloads, ...app.payloads } }),
-  ];
-  const server = await serve({
-    host: '127.0.0.1',
-    port: 0,
-    routes,
-    maxBodyBytes: app.maxRequestBytes,
-    log: app.log,
-    onRequest: (request) => seen.push(request),
+  const store = { ...payloads, ...app.payloads };
+  const servers: HttpServer[] = [];
+
+  const serveRoutes: NativeApi['serve'] = async (routes, options = {}) => {
+    const { maxBodyBytes = app.maxRequestBytes, nodeOnly = [], guard } = options;
+    const seen: SeenRequest[] = [];
+    const onRequest = (request: SeenRequest) => void seen.push(request);
+    const listen = { host: '127.0.0.1', port: 0, maxBodyBytes, log: app.log, onRequest, ...(guard && { guard }) };
+    const server = await serve({ ...listen, routes: [...routes, ...nodeOnly] });
+    servers.push(server);
+    const url = `http://127.0.0.1:${server.port}`;
+    const find = createMatcher(onLambda(routes, { ...app, payloads: options.payloads ?? store }));
+    const call: Served['call'] = (way, one) => (way === 'node' ? overHttp(url, one) : asEvent(find, one));
+    return { server, url, seen, call };
+  };
+  const native = await serveRoutes(bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), {
+    nodeOnly: receiveRoutes({ ...app, payloads: store }),
   });
-  const url = `http://127.0.0.1:${server.port}`;
-  const find = createMatcher(
-    onLambda(bindRoutes(NATIVE_ROUTES, nativeHandlers(app)), { ...app, payloads: { ...payloads, ...app.payloads } }),
-  );
 
   return {
+    ...native,
     database,
     payloads,
-    server,
-    url,
     app,
     wakes,
-    seen,
-    call: (way, call) => (way === 'node' ? overHttp(url, call) : asEvent(find, call)),
+    serve: serveRoutes,
     sql: database.sql,
     async close() {
-      await server.close(0);
+      for (const server of servers) await server.close(0);
       await database.close();
       await rm(directory, { recursive: true, force: true });
     },

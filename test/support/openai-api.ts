@@ -5,8 +5,7 @@ import { type OpenaiApp, openaiHandlers } from '../../handlers/openai.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
 import { uuidv7 } from '../../lib/base/clock.ts';
 import { compactBatch } from '../../lib/batch/results/compact.ts';
-import { serve } from '../../lib/http/node.ts';
-import { type BoundRoute, bindRoutes, createMatcher, type Route } from '../../lib/http/routes.ts';
+import { bindRoutes, type Route } from '../../lib/http/routes.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
 import { fileIdOf } from '../../lib/surfaces/files/file-object.ts';
 import { type FilePurpose, insertFile } from '../../lib/surfaces/files/stored-files.sql.ts';
@@ -15,16 +14,7 @@ import type { ValidateDeps } from '../../lib/surfaces/openai/validation/validate
 import { createValidator, type Validator } from '../../lib/surfaces/openai/validation/validator.ts';
 import { writeOpenaiResults } from '../../lib/surfaces/openai/write-results.ts';
 import { plaintextOf } from './auth-catalog.ts';
-import {
-  type Answer,
-  asEvent,
-  type Call,
-  createNativeApi,
-  type NativeApi,
-  onLambda,
-  overHttp,
-  type Way,
-} from './native-api.ts';
+import { type Answer, type Call, createNativeApi, type NativeApi, type Way } from './native-api.ts';
 
 const ROUTES = [
   { method: 'POST', pattern: '/v1/batches', handler: 'createOpenaiBatch', body: 'read' },
@@ -99,11 +89,8 @@ export async function createOpenaiApi(
     wakeValidator: () => void woken++,
     compact: async (ids) => void compacted.push(...ids),
   };
-  const bound = (): BoundRoute[] => bindRoutes(ROUTES, { ...openaiHandlers(app), createBatch: createBatch(app) });
-  const server = await serve({ host: '127.0.0.1', port: 0, routes: bound(), maxBodyBytes: 4 * 1024 * 1024, log });
-  const find = createMatcher(onLambda(bound(), { ...app, payloads }));
-  const call = (way: Way, one: Call) =>
-    way === 'node' ? overHttp(`http://127.0.0.1:${server.port}`, one) : asEvent(find, one);
+  const routes = bindRoutes(ROUTES, { ...openaiHandlers(app), createBatch: createBatch(app) });
+  const { call } = await native.serve(routes, { maxBodyBytes: 4 * 1024 * 1024 });
   const validator = createValidator(deps);
 
   return {
@@ -200,7 +187,6 @@ export async function createOpenaiApi(
     },
     async close() {
       await validator.stop();
-      await server.close(0);
       await native.close();
     },
   };

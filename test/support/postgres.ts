@@ -52,6 +52,11 @@ export async function createTestDatabase(bouncer: Pick<PgBouncer, 'dsnOf'> | nul
   };
 }
 
+/** The catalogue version as committed. */
+export async function catalogVersion({ sql }: TestDatabase): Promise<number> {
+  return (await sql<{ version: number }>('select version from catalog_state'))[0]!.version;
+}
+
 function ofTheRun(): Pick<PgBouncer, 'dsnOf'> | null {
   const dsn = inject('pgBouncerDsn');
   return dsn === null ? null : { dsnOf: (name) => `${dsn}/${name}` };

@@ -1,6 +1,9 @@
 import type { Binding, Catalog, Host, HostKey, Model, Policy } from '../../lib/model/catalog.ts';
 
-/** What a routing test says about its catalogue; everything else has the defaults of design section 6. */
+/**
+ * What a routing test says about its catalogue; everything else has the defaults of "Catalogue documents" in
+ * docs/spec/native-api.md.
+ */
 export interface CatalogSketch {
   hosts?: (Partial<Host> & { name: string })[];
   models?: (Partial<Model> & { name: string })[];
@@ -65,7 +68,7 @@ export function hostKeyOf(given: Partial<HostKey> & { name: string; host: string
 }
 
 /** A policy that grants everything and holds no key, unless said otherwise. */
-export function policyOf(given: Partial<Policy> & { name: string }): Policy {
+function policyOf(given: Partial<Policy> & { name: string }): Policy {
   return {
     id: `id-${given.name}`,
     models: [],

@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline';
 import { ROOT } from './root.ts';
 
 const PROGRAM = join(ROOT, 'bin/server.ts');
+export const FASTER_TIME = join(ROOT, 'test/support/faster-time.mjs');
 const QUICK_PROGRAM = join(import.meta.dirname, 'quick-server-process.ts');
 const READY_WITHIN_MS = 60_000;
 
@@ -57,6 +58,8 @@ export interface ServerOptions {
   env?: Record<string, string>;
   /** True: a worker's periods are a fifth of the service's own (`quick-server-process.ts`). */
   quick?: boolean;
+  /** How many times as fast its heartbeats, time limits and back-offs run; see faster-time.mjs. */
+  speed?: number;
   /** False returns at once, for servers that are not going to be ready. */
   waitUntilReady?: boolean;
 }
@@ -75,23 +78,28 @@ export async function startServer(options: ServerOptions): Promise<ServerProcess
   await mkdir(home, { recursive: true });
   await writeFile(catalogPath, options.catalog);
   const dataDir = join(home, 'data');
-  const child = spawn(process.execPath, [options.quick ? QUICK_PROGRAM : PROGRAM], {
-    cwd: home,
-    detached: true,
-    stdio: ['ignore', 'pipe', 'pipe'],
-    env: {
-      PATH: process.env.PATH,
-      HOME: home,
-      RELAY_PORT: String(port),
-      RELAY_CONTROL_PORT: String(controlPort),
-      RELAY_DATA_DIR: dataDir,
-      RELAY_BATCH_PAYLOAD_DIR: options.payloadDir ?? join(home, 'payloads'),
-      RELAY_CATALOG: catalogPath,
-      RELAY_ADMIN_TOKEN: 'test-admin',
-      ...(dsn === null ? {} : { RELAY_PG_DSN: dsn }),
-      ...options.env,
+  const child = spawn(
+    process.execPath,
+    [...(options.speed ? ['--import', FASTER_TIME] : []), options.quick ? QUICK_PROGRAM : PROGRAM],
+    {
+      cwd: home,
+      detached: true,
+      stdio: ['ignore', 'pipe', 'pipe'],
+      env: {
+        PATH: process.env.PATH,
+        HOME: home,
+        RELAY_PORT: String(port),
+        RELAY_CONTROL_PORT: String(controlPort),
+        RELAY_DATA_DIR: dataDir,
+        RELAY_BATCH_PAYLOAD_DIR: options.payloadDir ?? join(home, 'payloads'),
+        RELAY_CATALOG: catalogPath,
+        RELAY_ADMIN_TOKEN: 'test-admin',
+        ...(dsn === null ? {} : { RELAY_PG_DSN: dsn }),
+        ...(options.speed ? { RELAY_TEST_SPEED: String(options.speed) } : {}),
+        ...options.env,
+      },
     },
-  });
+  );
   const watcher = spawn('sh', ['-c', CLEAN_UP, String(child.pid), dsn === null ? dataDir : ''], {
     detached: true,
     stdio: ['pipe', 'ignore', 'ignore'],

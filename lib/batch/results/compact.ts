@@ -84,6 +84,8 @@ export function createCompactor(
 /**
  * Compacts one batch by the writer of its surface, unless another replica is at it. Throws when a response cannot be read;
  * false when there was nothing to do.
+ *
+ * @internal Exported for its tests.
  */
 export async function compactBatch(deps: CompactDeps, id: string, writers: ResultsWriters = {}): Promise<boolean> {
   const batch = await claimCompaction(deps.db, id);

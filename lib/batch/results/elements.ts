@@ -20,8 +20,9 @@ export interface ElementOptions {
   /** A response with more bytes is not read, and its element says so; null: however large. */
   maxBytes: number | null;
   /**
-   * What becomes of a span that cannot be read, or is not what was written: `render` gives the element of design section
-   * 5 with the reason, `throw` ends with UnreadableSpan, `throw_missing` only when the object is not there.
+   * What becomes of a span that cannot be read, or is not what was written: `render` gives the element of "Results" in
+   * docs/spec/native-api.md with the reason, `throw` ends with UnreadableSpan, `throw_missing` only when the object is
+   * not there.
    */
   onBadSpan: 'render' | 'throw' | 'throw_missing';
   /** Where chunks come from, when whoever gets the blocks gives them back. */

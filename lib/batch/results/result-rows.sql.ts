@@ -1,5 +1,6 @@
 import type { Db } from '../../db/database.ts';
 import { ITEM_STATES, type ItemState } from '../../model/batch.ts';
+import { uuidOfHex } from '../../model/public-id.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
 
 /**
@@ -97,8 +98,7 @@ function unpack(records: Buffer, most: number, errors: string[]): ResultRows {
 }
 
 function uuidAt(records: Buffer, at: number): string {
-  const hex = records.toString('hex', at, at + 16);
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+  return uuidOfHex(records.toString('hex', at, at + 16));
 }
 
 /** What a surface's result files are made of. */

@@ -1,6 +1,6 @@
 import { crc32 } from 'node:zlib';
 import { PayloadNotFound, type PayloadRef, type PayloadStore, type RangeRead } from '../../payloads/payload-store.ts';
-import { GAP_BYTES, MAX_READ_BYTES, readRanges, readReason } from '../../payloads/ranges.ts';
+import { type MergedRange, mergeInOrder, readRanges, readReason } from '../../payloads/ranges.ts';
 import { LARGE_BYTES } from './block.ts';
 import type { ResultRows } from './result-rows.sql.ts';
 
@@ -24,12 +24,10 @@ const READS_AT_ONCE = 16;
 
 const MISMATCH = new Error('checksum mismatch');
 
-/** One read: rows of one segment, in the order of their offsets, close to each other. */
-interface Span extends RangeRead {
+/** One read of rows of one segment; the members are positions in what was asked for. */
+interface Span extends RangeRead, MergedRange {
   /** Begins with a response that is passed on as it is, so it cannot lie in memory that is used again. */
   large: boolean;
-  /** Positions in what was asked for. */
-  members: number[];
 }
 
 /**
@@ -129,30 +127,18 @@ function mergeSpans(rows: ResultRows, wanted: readonly number[]): Span[] {
     else bySegment[segment] = [position];
   }
   const offsetOf = (position: number) => rows.offset[wanted[position]!]!;
+  const lengthOf = (position: number) => rows.length[wanted[position]!]!;
+  const isLarge = (position: number) => lengthOf(position) >= LARGE_BYTES;
+  const rule = { offsetOf, lengthOf, mayJoin: (_: number, next: number) => !isLarge(next) };
   const spans: Span[] = [];
   for (let segment = 0; segment < bySegment.length; segment++) {
     const members = bySegment[segment];
     if (members === undefined) continue;
     if (members.length > 1) members.sort((a, b) => offsetOf(a) - offsetOf(b));
     const ref: PayloadRef = { kind: 'segment', id: rows.segmentIds[segment]! };
-    let span: Span | null = null;
-    for (const position of members) {
-      const offset = offsetOf(position);
-      const length = rows.length[wanted[position]!]!;
-      const large = length >= LARGE_BYTES;
-      if (span !== null && !large && joins(span, offset, length)) {
-        span.members.push(position);
-        span.length = Math.max(span.length, offset + length - span.offset);
-      } else {
-        span = { ref, offset, length, large, members: [position] };
-        spans.push(span);
-      }
+    for (const { offset, length, members: near } of mergeInOrder(members, rule)) {
+      spans.push({ ref, offset, length, large: isLarge(near[0]!), members: near });
     }
   }
   return spans;
-}
-
-function joins(span: Span, offset: number, length: number): boolean {
-  const gap = offset - (span.offset + span.length);
-  return gap <= GAP_BYTES && offset + length - span.offset <= MAX_READ_BYTES;
 }

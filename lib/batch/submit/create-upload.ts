@@ -1,3 +1,4 @@
+import { z } from 'zod';
 import { type Clock, uuidv7 } from '../../base/clock.ts';
 import type { Db } from '../../db/database.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
@@ -6,6 +7,11 @@ import { insertUpload } from './uploads.sql.ts';
 
 /** How long an upload lives: migrations/0008_uploads.sql. */
 const UPLOAD_SECONDS = 3600;
+
+const BYTES_RULE = 'must be a whole number from 1';
+
+/** Body of `POST /v1/uploads`. Members that it does not name are ignored. */
+export const UPLOAD_BODY = z.object({ bytes: z.int(BYTES_RULE).min(1, BYTES_RULE) });
 
 export interface CreateUploadDeps {
   db: Db;

@@ -10,8 +10,11 @@ const OPEN_BRACKET = 0x5b;
 const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
-/** Top-level members of a submission that a surface may need beside `requests` (design section 5, front-doors 1). */
-export const SUBMISSION_MEMBERS = [
+/**
+ * Top-level members of a submission that a surface may need beside `requests` ("Which surface a call belongs to" in
+ * docs/spec/native-api.md).
+ */
+const SUBMISSION_MEMBERS = [
   'shape',
   'requests',
   'max_attempts',

@@ -18,9 +18,9 @@ const MAX_WINDOW_SECONDS = 7 * 86_400;
 const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 };
 
 /**
- * Checks a native submit: JSON, the surface it is meant for, `shape`, `requests`, then the options (front-doors.md 1).
- * Other top-level members are ignored, `null` as an option counts as absent, and what an item holds is judged when it
- * runs. Throws ApiError 400; the messages of limits name the limit and what was sent.
+ * Checks a native submit: JSON, the surface it is meant for, `shape`, `requests`, then the options ("Submit options" in
+ * docs/spec/native-api.md). Other top-level members are ignored, `null` as an option counts as absent, and what an item
+ * holds is judged when it runs. Throws ApiError 400; the messages of limits name the limit and what was sent.
  */
 export async function parseSubmission(body: Buffer, maxItems: number): Promise<Submission | { uploadId: string }> {
   const { members, requests, option } = await read(body, maxItems);

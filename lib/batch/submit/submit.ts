@@ -1,7 +1,5 @@
 import { hash } from 'node:crypto';
 import { type Clock, uuidv7 } from '../../base/clock.ts';
-import { ApiError } from '../../base/errors.ts';
-import type { Db } from '../../db/database.ts';
 import type { Attribution } from '../../model/batch.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import {
@@ -14,7 +12,7 @@ import {
 } from './record.ts';
 import { checksumItems } from './slice.ts';
 import type { Submission } from './submission.ts';
-import { takeUpload } from './uploads.sql.ts';
+import { useUpload } from './use-upload.ts';
 
 export interface SubmitDeps extends RecordDeps {
   payloads: Pick<PayloadStore, 'write' | 'delete'>;
@@ -52,6 +50,7 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
   if (earlier) return earlier;
   await refuseOverPending(deps, deps.db, owner, items.count);
 
+  const use = upload && { batchId: id, sha256: upload.sha256, totalItems: items.count };
   const crcs = await checksumItems(request.body, items);
   await deps.payloads.write(input, [request.body]);
   return recordBatch(deps, {
@@ -72,19 +71,8 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
     crcs,
     idempotency,
     objects: [input],
-    ...(upload && { within: (tx) => useUpload(tx, upload, owner, { batchId: id, totalItems: items.count }) }),
+    ...(use && { within: (tx) => useUpload(tx, { id: upload.id, owner }, use) }),
   });
-}
-
-/** The row's lock makes a second submit of it wait for this one. */
-async function useUpload(
-  tx: Db,
-  { id, sha256 }: NonNullable<SubmitRequest['upload']>,
-  owner: string,
-  by: { batchId: string; totalItems: number },
-): Promise<void> {
-  if (await takeUpload(tx, { id, owner }, { ...by, sha256 })) return;
-  throw new ApiError('upload_used', undefined, { param: 'upload_id' });
 }
 
 function idempotencyOf(request: SubmitRequest): PreparedBatch['idempotency'] {

@@ -1,5 +1,11 @@
 import type { Db } from '../../db/database.ts';
 
+/** An upload is its owner's alone. */
+export interface UploadKey {
+  id: string;
+  owner: string;
+}
+
 /** An upload, as its owner's submit finds it. */
 export interface UploadRow {
   /** Exact length that was announced. */
@@ -34,7 +40,7 @@ const FIND_UPLOAD = `
   from uploads where id = $1::uuid and owner = $2::text`;
 
 /** The upload, or null when there is none of this owner. */
-export async function findUpload(db: Db, key: { id: string; owner: string }): Promise<UploadRow | null> {
+export async function findUpload(db: Db, key: UploadKey): Promise<UploadRow | null> {
   const { rows } = await db.query<{
     bytes: number;
     expired: boolean;
@@ -73,7 +79,7 @@ const USE_UPLOAD = `
 /** Gives the upload to a batch, in the transaction that makes it; false when another has it. */
 export async function takeUpload(
   db: Db,
-  key: { id: string; owner: string },
+  key: UploadKey,
   by: { batchId: string; sha256: Buffer; totalItems: number },
 ): Promise<boolean> {
   const values = [key.id, key.owner, by.batchId, by.sha256, by.totalItems];

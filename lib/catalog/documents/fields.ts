@@ -84,8 +84,8 @@ function isMoment(value: string): boolean {
 }
 
 /**
- * A policy grant (behaviour section 2, rule 4): `provider`, `provider/model`, `provider@host`, `provider/model@host` or
- * `@host`. A missing segment is the wildcard, so `*` is refused instead of read as one.
+ * A policy grant ("Grants" in docs/spec/gateway-rules.md): `provider`, `provider/model`, `provider@host`,
+ * `provider/model@host` or `@host`. A missing segment is the wildcard, so `*` is refused instead of read as one.
  */
 export const grant = z
   .string()

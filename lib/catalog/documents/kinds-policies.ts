@@ -21,7 +21,11 @@ const STRATEGIES = [
   'session-window',
 ] as const satisfies readonly Strategy[];
 
-/** The meters that can have a price: `requests` and all parts of lib/model/usage-event.ts (a test compares them). */
+/**
+ * The meters that can have a price: `requests` and all parts of lib/model/usage-event.ts (a test compares them).
+ *
+ * @internal Exported for its tests.
+ */
 export const PRICING_METERS = [
   'requests',
   'tokens.input',
@@ -82,7 +86,8 @@ const rule = z
       return;
     }
     if (value.window === undefined) fault('window', 'is required');
-    // Tokens are known only after the answer: only windows can be charged then (behaviour section 5).
+    // Tokens are known only after the answer: only windows can be charged then ("Rate limit rules" in
+    // docs/spec/gateway-rules.md).
     const windowed = value.strategy === 'sliding-window' || value.strategy === 'fixed-window';
     if (value.meter !== 'requests' && !windowed) {
       fault('strategy', `must be sliding-window or fixed-window for the meter ${value.meter}`);
@@ -113,7 +118,7 @@ const rate = z.strictObject({
   aboveTokens: z.int('must be a whole number up to 2^53-1').min(0, 'must be at least 0').optional(),
 });
 
-/** Rates by meter and tier. Behaviour section 6 documents how costs follow from them. */
+/** Rates by meter and tier. How costs follow from them: "Cost" in docs/spec/gateway-rules.md. */
 export const pricingSchema = z.strictObject({
   // Costs are summed as nano-USD: another currency would make every sum wrong.
   currency: z.literal('USD', 'must be USD: costs are accounted in US dollars').optional(),

@@ -26,7 +26,11 @@ export type SpecOf<K extends Kind> = z.infer<(typeof SPECS)[K]>;
 /** All kinds, in the order in which they are listed and exported. */
 export const KINDS = Object.keys(SPECS) as readonly Kind[];
 
-/** The plural of each kind: its collection in the control API. */
+/**
+ * The plural of each kind: its collection in the control API.
+ *
+ * @internal Exported for its tests.
+ */
 export const PLURALS = {
   Host: 'hosts',
   HostKey: 'host-keys',

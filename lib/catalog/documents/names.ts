@@ -9,7 +9,7 @@ type AtDocument = (document: Written, field: string, message: string) => Catalog
 /**
  * Returns a fault for each name that leads to two models: model and snapshot names by slug, aliases by slug, wildcard
  * aliases by their literal parts. The fault is at the later document; between a stored and a new one, at the new one.
- * An alias may equal a model's name: names win (behaviour section 2).
+ * An alias may equal a model's name: names win ("Model names and slugs" in docs/spec/gateway-rules.md).
  */
 export function nameConflicts(
   stored: Iterable<Referrer>,

@@ -6,7 +6,7 @@ import { doubled, type Spans, spanList } from '../../json/spans.ts';
 import { elementScanner, type StreamFault } from '../../json/stream-elements.ts';
 import { requestReader } from './request-element.ts';
 
-/** Limits of a create (front-doors section 4). */
+/** Limits of a create ("Create of a message batch" in docs/spec/anthropic-surface.md). */
 export interface CreateLimits {
   maxRequests: number;
   maxBytes: number;

@@ -1,13 +1,12 @@
-import { createHash } from 'node:crypto';
 import { uuidv7 } from '../../base/clock.ts';
-import { ApiError, reasonOf } from '../../base/errors.ts';
-import { type PreparedBatch, type RecordDeps, type Recorded, recordBatch } from '../../batch/submit/record.ts';
-import { takeUpload } from '../../batch/submit/uploads.sql.ts';
+import { ApiError } from '../../base/errors.ts';
+import { type RecordDeps, type Recorded, recordBatch } from '../../batch/submit/record.ts';
+import type { UploadKey } from '../../batch/submit/uploads.sql.ts';
+import { deleteUsed, digestOfUpload, readUpload, repeatUse, useUpload } from '../../batch/submit/use-upload.ts';
 import type { Attribution } from '../../model/batch.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import { CREATE_LIMITS, type CreateLimits, tooLarge } from './create-body.ts';
 import { ANTHROPIC } from './message-batches.sql.ts';
-import { openUpload } from './open-upload.ts';
 import { type ReceiveDeps, type ReceivedRequests, receiveRequests } from './receive-requests.ts';
 
 export interface CreateDeps extends RecordDeps, ReceiveDeps {
@@ -26,7 +25,10 @@ export interface CreateRequest {
   anthropicBeta: string | null;
 }
 
-/** Items are run until they have an answer or the window closes (front-doors section 1). */
+/**
+ * Items are run until they have an answer or the window closes ("How items of the SDK surfaces run" in
+ * docs/spec/openai-surface.md).
+ */
 const MAX_ATTEMPTS = 32_767;
 const WINDOW_SECONDS = 86_400;
 
@@ -35,8 +37,8 @@ type Requests = Extract<ReceivedRequests, { kind: 'requests' }>;
 /**
  * Makes a batch of a body that may be 256 MB, with one request of it in memory at a time. A body that names an upload
  * (`POST /v1/uploads`) has its bytes checked and written again under a key that their sender cannot write; one batch uses
- * the upload up. A refused create leaves nothing behind. Throws what `createBodyReader`, `openUpload` and `recordBatch`
- * throw, and the store's errors.
+ * the upload up. A refused create leaves nothing behind. Throws what `createBodyReader`, `readUpload`, `repeatUse` and
+ * `recordBatch` throw, and the store's errors.
  */
 export async function createMessageBatch(
   deps: CreateDeps,
@@ -51,19 +53,17 @@ export async function createMessageBatch(
   const { attribution, idempotencyKey } = request;
   const idempotency = idempotencyKey === null ? null : nameOf(attribution.owner, idempotencyKey);
   const key = { id: uploadId, owner: attribution.owner };
-  const digestOf = (uploaded: Buffer) => createHash('sha256').update(uploaded).update(outer).digest();
-  const opened = await openUpload(deps, key, { idempotency, digestOf });
-  if ('replayed' in opened) return opened;
-  const uploaded = await receiveRequests(deps, opened.bytes(), limits);
+  const digestOf = (uploadSha256: Buffer) => digestOfUpload(uploadSha256, outer);
+  const uploaded = await readUpload<Recorded, ReceivedRequests>(deps, key, {
+    whenUsed: (use) => repeatUse(deps.db, use, idempotency, digestOf),
+    read: (ref, bytes) => receiveRequests(deps, deps.payloads.stream(ref, 0, bytes), limits),
+  });
+  if ('replayed' in uploaded) return uploaded;
   if (uploaded.kind === 'upload') {
     throw new ApiError('invalid_value', 'upload_id: cannot stand in an upload', { param: 'upload_id' });
   }
   const made = await record(deps, request, uploaded, digestOf(uploaded.sha256), key);
-  if (!made.replayed) {
-    await deps.payloads.delete([{ kind: 'upload', id: uploadId }]).catch((error) => {
-      deps.log.warn({ err: reasonOf(error), object: uploadId }, 'could not delete a used upload, the sweep does it');
-    });
-  }
+  if (!made.replayed) await deleteUsed(deps, key);
   return made;
 }
 
@@ -72,7 +72,7 @@ async function record(
   request: CreateRequest,
   { input, items, crcs, customIds, sha256 }: Requests,
   digest: Buffer,
-  upload: { id: string; owner: string } | null,
+  upload: UploadKey | null,
 ): Promise<Recorded> {
   const { attribution, idempotencyKey, anthropicVersion, anthropicBeta } = request;
   const id = uuidv7(deps.clock.now());
@@ -81,10 +81,7 @@ async function record(
     await deps.payloads.delete([input]).catch(() => {}); // else the orphan sweep does it
     throw error;
   });
-  const use: PreparedBatch['within'] = async (tx) => {
-    const by = { batchId: id, sha256, totalItems: items.count };
-    if (!(await takeUpload(tx, upload!, by))) throw new ApiError('upload_used', undefined, { param: 'upload_id' });
-  };
+  const use = { batchId: id, sha256, totalItems: items.count };
   return recordBatch(deps, {
     row: {
       ...attribution,
@@ -103,7 +100,7 @@ async function record(
     crcs,
     idempotency: idempotencyKey === null ? null : { name: nameOf(attribution.owner, idempotencyKey), sha256: digest },
     objects: [input, ids],
-    ...(upload && { within: use }),
+    ...(upload && { within: (tx) => useUpload(tx, upload, use) }),
   });
 }
 

@@ -1,19 +1,8 @@
+import { publicIds } from '../../model/public-id.ts';
 import type { MessageBatchRow } from './message-batches.sql.ts';
 
-const PREFIX = 'msgbatch_01';
-const HEX = 32;
-
-/** The public id of a batch: `msgbatch_01` and the 32 hex digits of its UUID. */
-export function messageBatchId(uuid: string): string {
-  return PREFIX + uuid.replaceAll('-', '');
-}
-
-/** The UUID of a public id; null for anything that is none. */
-export function parseMessageBatchId(id: string): string | null {
-  const hex = id.slice(PREFIX.length);
-  if (!id.startsWith(PREFIX) || hex.length !== HEX || !/^[0-9a-f]*$/.test(hex)) return null;
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
-}
+/** The public id of a batch, and the UUID in one: `msgbatch_01` and the 32 hex digits of its UUID. */
+export const { of: messageBatchId, parse: parseMessageBatchId } = publicIds('msgbatch_01');
 
 const WINDOW_MS = 86_400_000;
 
@@ -26,7 +15,10 @@ export interface RequestCounts {
   expired: number;
 }
 
-/** The object of the Anthropic API, every key always there (front-doors section 4). Times are RFC 3339 or null. */
+/**
+ * The object of the Anthropic API, every key always there ("Message batch object" in docs/spec/anthropic-surface.md).
+ * Times are RFC 3339 or null.
+ */
 export interface MessageBatch {
   id: string;
   type: 'message_batch';

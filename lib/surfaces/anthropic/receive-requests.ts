@@ -1,6 +1,6 @@
 import { type Clock, uuidv7 } from '../../base/clock.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
-import { collectYoung } from './collect-young.ts';
+import { collectYoung } from '../../runtime/v8.ts';
 import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
 
 export interface ReceiveDeps {

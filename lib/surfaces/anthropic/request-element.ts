@@ -27,8 +27,9 @@ export interface RequestReader {
 }
 
 /**
- * Reads the members of a request (front-doors section 4) in the same pass that finds its end. Of duplicates the last
- * counts, as in JSON.parse. What `params` holds is judged when the item runs. Faults are told as the Anthropic API does.
+ * Reads the members of a request ("Create of a message batch" in docs/spec/anthropic-surface.md) in the same pass that
+ * finds its end. Of duplicates the last counts, as in JSON.parse. What `params` holds is judged when the item runs.
+ * Faults are told as the Anthropic API does.
  */
 export function requestReader(): RequestReader {
   let current: Buffer;

@@ -2,6 +2,7 @@ import { uuidv7 } from '../../base/clock.ts';
 import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished, ResultsWriter } from '../../batch/results/compact.ts';
 import { readFinalItems } from '../../batch/results/final-items.ts';
+import { hexOfUuid } from '../../model/public-id.ts';
 import type { PayloadRef } from '../../payloads/payload-store.ts';
 import { findCustomIds, freezeMessageCounts } from './message-batches.sql.ts';
 import { type ResultType, resultLine, resultType } from './result-line.ts';
@@ -32,7 +33,7 @@ export const writeMessageResults: ResultsWriter = async (deps, batch) => {
 async function* lines(deps: CompactDeps, batch: Finished, counts: Record<ResultType, number>): AsyncGenerator<Buffer> {
   const { id } = batch;
   const customIds = await readCustomIds(deps, id);
-  const hex = id.replaceAll('-', '');
+  const hex = hexOfUuid(id);
   let at = 0;
   for await (const outcomes of readFinalItems(deps, batch)) {
     const pieces: Uint8Array[] = [];

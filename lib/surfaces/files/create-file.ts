@@ -4,7 +4,7 @@ import type { Log } from '../../base/log.ts';
 import type { Database } from '../../db/database.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { fileTooLarge } from './file-object.ts';
-import { checkPurpose, FORM_FIELDS, fileOptions, missing, storedName, uploadName } from './file-options.ts';
+import { checkPurpose, FORM_FIELDS, fileOptions, storedName, uploadName } from './file-options.ts';
 import { readForm } from './form.ts';
 import { fileOfUpload } from './from-upload.ts';
 import { discard, recordFile } from './record-file.ts';
@@ -46,7 +46,8 @@ export async function createFile(deps: CreateFileDeps, form: FileForm): Promise<
     expiresAfterSeconds: options.expiresAfterSeconds,
   } as const;
   if (file !== null) return recordFile(deps, object, () => insertFile(deps.db, { ...made, ...file }));
-  if (options.uploadId === null) throw missing('file');
+  if (options.uploadId === null)
+    throw new ApiError('missing_required_parameter', 'file is required', { param: 'file' });
   const filename = uploadName(options.filename);
   return fileOfUpload(deps, { ...made, filename }, { uploadId: options.uploadId, maxFileBytes: form.maxFileBytes });
 }

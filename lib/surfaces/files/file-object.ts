@@ -1,18 +1,9 @@
 import { ApiError } from '../../base/errors.ts';
+import { publicIds } from '../../model/public-id.ts';
 import type { FileRow } from './stored-files.sql.ts';
 
-const FILE_ID = /^file-([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})$/;
-
-/** The public id of a file: `file-` and the 32 hex digits of its UUID. */
-export function fileIdOf(uuid: string): string {
-  return `file-${uuid.replaceAll('-', '')}`;
-}
-
-/** The UUID in a public id; null for text of any other form, capitals included. */
-export function uuidOfFileId(id: string): string | null {
-  const digits = FILE_ID.exec(id);
-  return digits === null ? null : digits.slice(1).join('-');
-}
+/** The public id of a file, and the UUID in one: `file-` and the 32 hex digits of its UUID. */
+export const { of: fileIdOf, parse: uuidOfFileId } = publicIds('file-');
 
 /** A file as OpenAI clients see it. Times are Unix seconds; what is absent is null, the keys stay. */
 export interface FileObject {
@@ -27,7 +18,7 @@ export interface FileObject {
   status_details: null;
 }
 
-/** The wire form of a file, its keys in the order of front-doors section 2. */
+/** The wire form of a file, its keys in the order of "File object" in docs/spec/openai-surface.md. */
 export function fileObject(row: FileRow): FileObject {
   return {
     id: fileIdOf(row.id),
@@ -46,7 +37,7 @@ function unixSeconds(time: Date): number {
   return Math.floor(time.getTime() / 1000);
 }
 
-/** Front-doors section 2: 200 MB. */
+/** "OpenAI files" in docs/spec/openai-surface.md: 200 MB. */
 export const MAX_FILE_BYTES = 200 * 1024 * 1024;
 
 /** The 413 of a file over the limit; `sent` is how much was announced, or null if nothing was. */

@@ -1,4 +1,6 @@
+import { z } from 'zod';
 import { ApiError, cutText } from '../../base/errors.ts';
+import { PARAM_AND_RULE, parseBy, wholeText } from '../../base/parse.ts';
 
 /** What a caller says of a file beside its bytes. */
 export interface FileOptions {
@@ -12,9 +14,10 @@ export interface FileOptions {
 /** The parts of a form that are not the file, as they were sent. */
 export type FormFields = ReadonlyMap<string, string>;
 
-const MIN_EXPIRY_SECONDS = 3600;
-/** Also the expiry of a batch file that names none: 30 days. */
-const MAX_EXPIRY_SECONDS = 2_592_000;
+/** A file, and the output of a batch, expires after one hour at the earliest. */
+export const MIN_EXPIRY_SECONDS = 3600;
+/** And after 30 days at the latest, which is also the expiry of a batch file that names none. */
+export const MAX_EXPIRY_SECONDS = 2_592_000;
 const ANCHOR = 'expires_after[anchor]';
 const SECONDS = 'expires_after[seconds]';
 /** The name of a file that is made of an upload, unless the form has one. */
@@ -30,22 +33,39 @@ export const FORM_FIELDS: ReadonlySet<string> = new Set([
   SECONDS,
 ]);
 
-/** Reads the fields (front-doors section 2). Throws `missing_required_parameter` and `invalid_value` with the parameter. */
+const PURPOSE = z.object({
+  purpose: z.literal('batch', { error: ({ input }) => `must be batch, not '${cutText(String(input))}'` }),
+});
+
+/** Both are there or none is, which is asked before what they hold. */
+const EXPIRY = z.object({ [ANCHOR]: z.string(), [SECONDS]: z.string() }).pipe(
+  z.object({
+    [ANCHOR]: z.literal('created_at', 'must be created_at'),
+    [SECONDS]: wholeText(MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS, 10),
+  }),
+);
+
+const FIELDS = PURPOSE.extend({
+  expires_after: z.undefined(`is sent as two parts, ${ANCHOR} and ${SECONDS}`).optional(),
+  upload_id: z.string().nullable().default(null),
+  filename: z.string().nullable().default(null),
+});
+
+/**
+ * Reads the fields ("OpenAI files" in docs/spec/openai-surface.md). Throws `missing_required_parameter` and
+ * `invalid_value` with the parameter.
+ */
 export function fileOptions(fields: FormFields): FileOptions {
-  const purpose = fields.get('purpose');
-  if (purpose === undefined) throw missing('purpose');
-  checkPurpose(purpose);
-  return {
-    expiresAfterSeconds: expiryOf(fields),
-    uploadId: fields.get('upload_id') ?? null,
-    filename: fields.get('filename') ?? null,
-  };
+  const given = Object.fromEntries(fields);
+  const { upload_id: uploadId, filename } = parseBy(FIELDS, given, PARAM_AND_RULE);
+  const expires = fields.has(ANCHOR) || fields.has(SECONDS);
+  const expiry = expires ? parseBy(EXPIRY, given, PARAM_AND_RULE)[SECONDS] : MAX_EXPIRY_SECONDS;
+  return { expiresAfterSeconds: expiry, uploadId, filename };
 }
 
 /** Throws `invalid_value` unless files of this purpose may be uploaded. */
 export function checkPurpose(purpose: string): void {
-  if (purpose === 'batch') return;
-  throw new ApiError('invalid_value', `purpose must be batch, not '${cutText(purpose)}'`, { param: 'purpose' });
+  parseBy(PURPOSE, { purpose }, PARAM_AND_RULE);
 }
 
 /**
@@ -62,28 +82,4 @@ export function storedName(filename: string | undefined, param: 'file' | 'filena
 /** The same of a file made of an upload, whose name is optional. */
 export function uploadName(filename: string | null): string {
   return filename === null ? UPLOAD_FILENAME : storedName(filename, 'filename');
-}
-
-/** The 400 of a parameter that is not there. */
-export function missing(param: string): ApiError {
-  return new ApiError('missing_required_parameter', `${param} is required`, { param });
-}
-
-function expiryOf(fields: FormFields): number {
-  if (fields.has('expires_after')) {
-    const message = `expires_after is sent as two parts, ${ANCHOR} and ${SECONDS}`;
-    throw new ApiError('invalid_value', message, { param: 'expires_after' });
-  }
-  const anchor = fields.get(ANCHOR);
-  const seconds = fields.get(SECONDS);
-  if (anchor === undefined && seconds === undefined) return MAX_EXPIRY_SECONDS;
-  if (anchor === undefined) throw missing(ANCHOR);
-  if (seconds === undefined) throw missing(SECONDS);
-  if (anchor !== 'created_at') {
-    throw new ApiError('invalid_value', `${ANCHOR} must be created_at`, { param: ANCHOR });
-  }
-  const value = /^\d{1,10}$/.test(seconds) ? Number(seconds) : Number.NaN;
-  if (value >= MIN_EXPIRY_SECONDS && value <= MAX_EXPIRY_SECONDS) return value;
-  const rule = `must be a whole number from ${MIN_EXPIRY_SECONDS} to ${MAX_EXPIRY_SECONDS}`;
-  throw new ApiError('invalid_value', `${SECONDS} ${rule}`, { param: SECONDS });
 }

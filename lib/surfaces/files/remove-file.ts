@@ -28,7 +28,7 @@ export async function removeFile(deps: RemoveFileDeps, owner: string, fileId: st
  * takes it when the batch is gone. Must not run in the transaction that deleted the rows: it has to see what was
  * committed while that waited.
  */
-export async function deleteUnused(
+async function deleteUnused(
   db: Db,
   payloads: Pick<PayloadStore, 'delete'>,
   objects: readonly PayloadRef[],

@@ -9,7 +9,7 @@ export type OpenaiStatus = 'validating' | 'in_progress' | 'finalizing' | 'cancel
  * What a batch is doing. `finalizing` begins with its last item's end and lasts until its files are there; a cancel
  * is `cancelling` for all of that time.
  */
-export function statusOf(row: OpenaiBatchRow): OpenaiStatus {
+function statusOf(row: OpenaiBatchRow): OpenaiStatus {
   if (row.final_status !== null) return row.final_status;
   if (row.cancelling_at !== null) return 'cancelling';
   if (row.in_progress_at === null) return 'validating';
@@ -17,9 +17,10 @@ export function statusOf(row: OpenaiBatchRow): OpenaiStatus {
 }
 
 /**
- * The Batch object (front-doors section 3): all keys, absent values null, times in Unix seconds. `request_counts` come from
- * the item rows: `failed` are the requests that stand in the error file, cancelled and expired ones too, so that with the
- * end `completed` and `failed` make `total`. `total` is 0 until the validation has passed.
+ * The Batch object ("Batch object" in docs/spec/openai-surface.md): all keys, absent values null, times in Unix
+ * seconds. `request_counts` come from the item rows: `failed` are the requests that stand in the error file, cancelled
+ * and expired ones too, so that with the end `completed` and `failed` make `total`. `total` is 0 until the validation
+ * has passed.
  */
 export function batchObject(row: OpenaiBatchRow) {
   const status = statusOf(row);

@@ -1,6 +1,9 @@
 import { type Buffer, isUtf8 } from 'node:buffer';
+import { z } from 'zod';
 import { ApiError, cutText } from '../../base/errors.ts';
+import { isObject, paramOf, parseBy, requireObject, type Wording } from '../../base/parse.ts';
 import { bomLength } from '../../json/scan.ts';
+import { MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS } from '../files/file-options.ts';
 import { ENDPOINTS, type Endpoint } from './endpoints.ts';
 
 /** What a create asks for, checked but for the file itself. */
@@ -21,25 +24,56 @@ const WINDOW = '24h';
 const MAX_PAIRS = 16;
 const MAX_KEY = 64;
 const MAX_VALUE = 512;
-const MIN_EXPIRY_SECONDS = 3600;
-const MAX_EXPIRY_SECONDS = 2_592_000;
-
-/**
- * Checks the body of a create (front-doors section 3) and throws ApiError 400 for the first fault, `param` being its path.
- * Members that it does not name are ignored. Lengths of metadata are in characters (code points).
- */
-export function parseCreate(body: Buffer): CreateRequest {
-  const fields = parseObject(body);
-  return {
-    inputFileId: fileIdOf(fields.input_file_id),
-    endpoint: endpointOf(fields.endpoint),
-    ...windowOf(fields.completion_window),
-    metadata: metadataOf(fields.metadata),
-    outputExpiresSeconds: expiryOf(fields.output_expires_after),
-  };
-}
 
 type Fields = Readonly<Record<string, unknown>>;
+type Issue = z.core.$ZodRawIssue;
+
+/** The schema's messages are whole sentences, in OpenAI's words. */
+const OPENAI: Wording = {
+  missing: (param) => `Missing required parameter: '${param}'.`,
+  wrong: (_, message) => message,
+};
+
+const wholeSeconds = () => {
+  const rule = `Expected a whole number from ${MIN_EXPIRY_SECONDS} to ${MAX_EXPIRY_SECONDS}.`;
+  const error = (issue: Issue) => `Invalid '${paramOf(issue.path ?? [])}'. ${rule}`;
+  return z.int({ error }).min(MIN_EXPIRY_SECONDS, { error }).max(MAX_EXPIRY_SECONDS, { error });
+};
+
+const CREATE = z.object({
+  input_file_id: z.string({ error: wrongType('a string') }),
+  endpoint: z.enum(ENDPOINTS, { error: unsupported(ENDPOINTS) }),
+  completion_window: z.literal(WINDOW, { error: unsupported([WINDOW]) }),
+  metadata: z
+    .custom<Record<string, string>>(isObject, { error: wrongType('an object'), abort: true })
+    .superRefine((metadata, { addIssue }) => {
+      const fault = pairsFault(metadata);
+      if (fault !== null) addIssue({ code: 'custom', ...fault });
+    })
+    .optional(),
+  output_expires_after: z
+    .object(
+      { anchor: z.literal('created_at', { error: unsupported(['created_at']) }), seconds: wholeSeconds() },
+      { error: wrongType('an object') },
+    )
+    .optional(),
+});
+
+/**
+ * Checks the body of a create ("Create of an OpenAI batch" in docs/spec/openai-surface.md) and throws ApiError 400 for
+ * the first fault, `param` being its path. Members that it does not name are ignored; null stands for an absent one.
+ * Lengths of metadata are in characters (code points).
+ */
+export function parseCreate(body: Buffer): CreateRequest {
+  const given = Object.entries(parseObject(body)).filter(([, value]) => value !== null);
+  const create = parseBy(CREATE, Object.fromEntries(given), OPENAI);
+  return {
+    inputFileId: create.input_file_id,
+    endpoint: create.endpoint,
+    metadata: create.metadata ?? null,
+    outputExpiresSeconds: create.output_expires_after?.seconds ?? null,
+  };
+}
 
 function parseObject(body: Buffer): Fields {
   if (!isUtf8(body)) throw new ApiError('invalid_json', 'request body is not valid UTF-8');
@@ -49,88 +83,51 @@ function parseObject(body: Buffer): Fields {
   } catch (cause) {
     throw new ApiError('invalid_json', undefined, { cause });
   }
-  if (!isObject(value)) throw new ApiError('invalid_value', 'request body must be a JSON object');
-  return value;
+  return requireObject(value);
 }
 
-function fileIdOf(value: unknown): string {
-  if (value === undefined || value === null) throw missing('input_file_id');
-  if (typeof value !== 'string') throw wrongType('input_file_id', 'a string', value);
-  return value;
-}
-
-function endpointOf(value: unknown): Endpoint {
-  if (value === undefined || value === null) throw missing('endpoint');
-  const endpoint = ENDPOINTS.find((known) => known === value);
-  if (endpoint === undefined) throw unsupported('endpoint', value, ENDPOINTS);
-  return endpoint;
-}
-
-function windowOf(value: unknown): Record<never, never> {
-  if (value === undefined || value === null) throw missing('completion_window');
-  if (value !== WINDOW) throw unsupported('completion_window', value, [WINDOW]);
-  return {};
-}
-
-function metadataOf(value: unknown): Record<string, string> | null {
-  if (value === undefined || value === null) return null;
-  if (!isObject(value)) throw wrongType('metadata', 'an object', value);
-  const pairs = Object.entries(value);
+/**
+ * The first fault of metadata. By hand: a fault of a key names `metadata`, one of a value `metadata.<key>` with the key cut.
+ */
+function pairsFault(metadata: Fields): { message: string; path: string[] } | null {
+  const pairs = Object.entries(metadata);
   if (pairs.length > MAX_PAIRS) {
-    const message = `Invalid 'metadata': too many properties. Expected at most ${MAX_PAIRS}, but got ${pairs.length} instead.`;
-    throw new ApiError('invalid_value', message, { param: 'metadata' });
+    const got = `Expected at most ${MAX_PAIRS}, but got ${pairs.length} instead.`;
+    return { message: `Invalid 'metadata': too many properties. ${got}`, path: [] };
   }
-  for (const [key, text] of pairs) {
-    const param = `metadata.${cutText(key)}`;
-    checkLength('metadata', 'key', key, MAX_KEY);
-    if (typeof text !== 'string') throw wrongType(param, 'a string', text);
-    checkLength(param, 'value', text, MAX_VALUE);
+  for (const [key, value] of pairs) {
+    const ofKey = tooLong('metadata', 'key', key, MAX_KEY);
+    if (ofKey !== null) return { message: ofKey, path: [] };
+    const name = cutText(key);
+    const param = `metadata.${name}`;
+    const ofValue =
+      typeof value === 'string' ? tooLong(param, 'value', value, MAX_VALUE) : typeFault(param, 'a string', value);
+    if (ofValue !== null) return { message: ofValue, path: [name] };
   }
-  return value as Record<string, string>;
+  return null;
 }
 
-function checkLength(param: string, what: string, text: string, max: number): void {
+function tooLong(param: string, what: string, text: string, max: number): string | null {
   // A character is one or two UTF-16 units: only in between does it have to be counted.
-  if (text.length <= max) return;
+  if (text.length <= max) return null;
   const length = [...text].length;
-  if (length <= max) return;
-  const message = `Invalid '${param}': ${what} too long. Expected at most ${max} characters, but got ${length} instead.`;
-  throw new ApiError('invalid_value', message, { param });
+  if (length <= max) return null;
+  return `Invalid '${param}': ${what} too long. Expected at most ${max} characters, but got ${length} instead.`;
 }
 
-function expiryOf(value: unknown): number | null {
-  const param = 'output_expires_after';
-  if (value === undefined || value === null) return null;
-  if (!isObject(value)) throw wrongType(param, 'an object', value);
-  const { anchor, seconds } = value;
-  if (anchor === undefined) throw missing(`${param}.anchor`);
-  if (anchor !== 'created_at') throw unsupported(`${param}.anchor`, anchor, ['created_at']);
-  if (seconds === undefined) throw missing(`${param}.seconds`);
-  const whole = typeof seconds === 'number' && Number.isInteger(seconds);
-  if (!whole || seconds < MIN_EXPIRY_SECONDS || seconds > MAX_EXPIRY_SECONDS) {
-    const rule = `Expected a whole number from ${MIN_EXPIRY_SECONDS} to ${MAX_EXPIRY_SECONDS}.`;
-    throw new ApiError('invalid_value', `Invalid '${param}.seconds'. ${rule}`, { param: `${param}.seconds` });
-  }
-  return seconds;
+function wrongType(expected: string) {
+  return ({ path = [], input }: Issue) => typeFault(paramOf(path), expected, input);
 }
 
-function isObject(value: unknown): value is Fields {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function missing(param: string): ApiError {
-  return new ApiError('missing_required_parameter', `Missing required parameter: '${param}'.`, { param });
-}
-
-function wrongType(param: string, expected: string, value: unknown): ApiError {
+function typeFault(param: string, expected: string, value: unknown): string {
   const got = value === null ? 'null' : Array.isArray(value) ? 'an array' : `a value of type ${typeof value}`;
-  const message = `Invalid type for '${param}': expected ${expected}, but got ${got} instead.`;
-  return new ApiError('invalid_value', message, { param });
+  return `Invalid type for '${param}': expected ${expected}, but got ${got} instead.`;
 }
 
-function unsupported(param: string, value: unknown, known: readonly string[]): ApiError {
-  const given = typeof value === 'string' ? `'${cutText(value)}'` : `a value that is no string`;
+function unsupported(known: readonly string[]) {
   const values = known.map((one) => `'${one}'`).join(', ');
-  const message = `Invalid value for '${param}': ${given}. Supported values are: ${values}.`;
-  return new ApiError('invalid_value', message, { param });
+  return ({ path = [], input }: Issue) => {
+    const given = typeof input === 'string' ? `'${cutText(input)}'` : `a value that is no string`;
+    return `Invalid value for '${paramOf(path)}': ${given}. Supported values are: ${values}.`;
+  };
 }

@@ -1,6 +1,9 @@
 import type { Shape } from '../../model/catalog.ts';
 
-/** What a batch can be for, and the shape its items then have (front-doors section 3). */
+/**
+ * What a batch can be for, and the shape its items then have ("Create of an OpenAI batch" in
+ * docs/spec/openai-surface.md).
+ */
 const SHAPES = {
   '/v1/chat/completions': 'openai',
   '/v1/responses': 'openai_responses',

@@ -2,6 +2,7 @@ import { Buffer, isUtf8 } from 'node:buffer';
 import type { FinalItem } from '../../batch/results/final-items.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { bomLength, expectEnd, skipSpace, skipValue } from '../../json/scan.ts';
+import { hexOfUuid } from '../../model/public-id.ts';
 import { requestId } from '../../usage/query.ts';
 
 /** One line of a result file, in pieces; its last byte is the line end. */
@@ -14,18 +15,22 @@ export interface ResultLine {
 
 const PREFIX = 'batch item: ';
 const EXPIRED = 'batch item: expired';
-/** The text of an item that an upstream refused (behaviour section 7); it outlives the usage event, which has the status too. */
+/**
+ * The text of an item that an upstream refused ("Item failure texts" in docs/spec/gateway-rules.md); it outlives the
+ * usage event, which has the status too.
+ */
 const REFUSED = /^batch item: upstream status (\d{3})$/;
 const TAIL = Buffer.from('},"error":null}\n');
 
 /**
- * The line of an item (front-doors section 3): `customId` is the JSON string as it was sent. A completed item goes to the
- * output file, any other to the error file: with the answer of an upstream that refused it, else with the reason why there
- * is none. An answer of a 2xx status that is no response has a code of ours and not its status, which would read as success.
+ * The line of an item ("Result files" in docs/spec/openai-surface.md): `customId` is the JSON string as it was sent. A
+ * completed item goes to the output file, any other to the error file: with the answer of an upstream that refused it,
+ * else with the reason why there is none. An answer of a 2xx status that is no response has a code of ours and not its
+ * status, which would read as success.
  */
 export function resultLine(batchId: string, customId: Buffer, outcome: FinalItem): ResultLine {
   const { idx, state, status, error } = outcome;
-  const id = `batch_req_${batchId.replaceAll('-', '')}${idx.toString(16).padStart(8, '0')}`;
+  const id = `batch_req_${hexOfUuid(batchId)}${idx.toString(16).padStart(8, '0')}`;
   const head = [Buffer.from(`{"id":"${id}","custom_id":`), customId];
   const answered = (statusCode: number) =>
     Buffer.from(

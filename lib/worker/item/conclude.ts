@@ -18,7 +18,10 @@ const ROUND_MAX_MS = 60_000;
 /** An item that finds a breaker's probe under way looks again after this long at the earliest. */
 const MIN_PAUSE_MS = 250;
 
-/** Classes that `max_attempts` runs again (front-doors section 1: 429, 5xx, network and unreachable). */
+/**
+ * Classes that `max_attempts` runs again ("Retries and waits" in docs/spec/engine-guarantees.md: 429, 5xx, network and
+ * unreachable).
+ */
 const RETRYABLE: ReadonlySet<CallClass> = new Set<CallClass>([
   'rate_limit_short',
   'rate_limit_long',

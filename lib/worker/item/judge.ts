@@ -25,8 +25,9 @@ export interface Judged {
 export type Verdict = { judged: Judged } | { outcome: Outcome };
 
 /**
- * Judges an item as it is about to run: credential, body, policy, route (behaviour sections 1, 2 and 7). Bad items become
- * outcomes with their text; the other items of the batch are left alone.
+ * Judges an item as it is about to run: credential, body, policy, route ("Credential check when an item runs" in
+ * docs/spec/gateway-rules.md and "Routing errors" in docs/spec/gateway-rules.md and "Item failure texts" in
+ * docs/spec/gateway-rules.md). Bad items become outcomes with their text; the other items of the batch are left alone.
  */
 export type Judge = (item: ClaimedItem, body: Buffer) => Verdict;
 

@@ -61,7 +61,10 @@ export function unsentFacts(
   };
 }
 
-/** A discarded item that was never sent; `text` is the error of behaviour section 7 without its prefix. */
+/**
+ * A discarded item that was never sent; `text` is the error of "Item failure texts" in docs/spec/gateway-rules.md
+ * without its prefix.
+ */
 export function refused(item: ClaimedItem, errorKind: ErrorKind, text: string, route?: RouteFacts): Outcome {
   return {
     kind: 'final',

@@ -27,7 +27,10 @@ export interface PrepareDeps {
 
 type Result = { ready: PreparedItem } | { item: ClaimedItem; outcome: Outcome };
 
-/** Waits between tries to read an input; the fifth failure, 65 s after the first, is final (design section 3). */
+/**
+ * Waits between tries to read an input; the fifth failure, 65 s after the first, is final ("Transient reads" in
+ * docs/spec/engine-guarantees.md).
+ */
 const LOAD_RETRY_MS = [2000, 8000, 20_000, 35_000];
 
 /**
@@ -120,7 +123,7 @@ export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { o
 }
 
 /** All rules of an item: its policy's, and the tier's of the key it would be sent with. */
-export function rulesFor(entry: Judged, key: HostKey | null): readonly BucketRule[] {
+function rulesFor(entry: Judged, key: HostKey | null): readonly BucketRule[] {
   const { catalog, plan } = entry;
   const own = policyRules(catalog, plan.policy, plan.model, plan.candidates[0]!.host.name);
   return key === null ? own : joinRules(own, hostKeyRules(catalog, key, plan.model));

@@ -13,7 +13,10 @@ import type { Judge, PreparedItem } from './judge.ts';
 import { type Outcome, released } from './outcome.ts';
 import { type Limits, limitRefusal } from './prepare.ts';
 
-/** Upstream attempts of one run of an item, over all keys and hosts (behaviour section 2). */
+/**
+ * Upstream attempts of one run of an item, over all keys and hosts ("Walk of the bindings" in
+ * docs/spec/gateway-rules.md).
+ */
 const MAX_CALLS = 3;
 /** An item whose limits could not be asked for looks again after this long. */
 const RETRY_MS = 1000;

@@ -154,7 +154,7 @@ export async function rescueItems(
           state = case when l.status = 'cancelled' then 'cancelled'
             when i.losses + 1 >= $3::int then 'discarded' else 'available' end::item_state,
           error = case when l.status <> 'cancelled' and i.losses + 1 >= $3::int
-            then 'batch item: interrupted: ' || (i.losses + 1) || ' workers lost' end,
+            then 'batch item: interrupted: ' || (i.losses + 1) || case when i.losses = 0 then ' worker lost' else ' workers lost' end end,
           finalized_at = case when l.status = 'cancelled' or i.losses + 1 >= $3::int then clock_timestamp() end,
           not_before = case when l.status <> 'cancelled' and i.losses + 1 < $3::int then clock_timestamp() end,
           losses = i.losses + 1, worker_id = null

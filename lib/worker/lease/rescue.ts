@@ -2,7 +2,10 @@ import type { Log } from '../../base/log.ts';
 import type { Database, Db } from '../../db/database.ts';
 import { lockFormerWorkers, lockSilentWorkers, rescueItems } from './lease.sql.ts';
 
-/** After so many lost workers an item is discarded: it may be what kills them (design section 3). */
+/**
+ * After so many lost workers an item is discarded: it may be what kills them ("Lost workers" in
+ * docs/spec/engine-guarantees.md).
+ */
 const MAX_LOSSES = 3;
 
 export interface RescueDeps {

@@ -2,7 +2,10 @@ import { referencedObjects } from '../../batch/object-references.sql.ts';
 import type { Db } from '../../db/database.ts';
 import { PAYLOAD_KINDS, type PayloadKind, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
 
-/** Objects are left alone for a day: a writer never commits one older than an hour (design section 3). */
+/**
+ * Objects are left alone for a day: a writer never commits one older than an hour ("Objects and orphans" in
+ * docs/spec/engine-guarantees.md).
+ */
 const MIN_AGE_MS = 24 * 3_600_000;
 const PAGE = 500;
 

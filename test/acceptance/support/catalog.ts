@@ -1,5 +1,5 @@
 /** Models that the catalogue knows: ordinary ones, and directives of the misbehaving upstream. */
-export const MODELS = ['fast', 'other', 'hang', 'hang-body', 'drip', 'slow-200', 'slow-1500', 'status-400'];
+const MODELS = ['fast', 'other', 'hang', 'hang-body', 'drip', 'slow-200', 'slow-1500', 'status-400'];
 
 /** Relay keys as they are presented: `ann` and `bob`, both of the policy `p`. */
 export const KEYS = {

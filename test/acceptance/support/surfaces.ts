@@ -19,11 +19,12 @@ const STRIKE = join(ROOT, 'test/support/strike-process.ts');
 export const openaiAt = ({ url }: At) => new OpenAI({ baseURL: `${url}/v1`, apiKey: KEYS.RELAY_KEY_ANN });
 export const anthropicAt = ({ url }: At) => new Anthropic({ baseURL: url, apiKey: KEYS.RELAY_KEY_ANN });
 
-/** Requests whose `user` and custom_id are `<prefix>-<idx>`; `bytes` is the length of the text that each holds. */
-export function requestsOf(count: number, prefix: string, bytes = 10) {
-  const content = 'x'.repeat(bytes);
+/** Requests whose `user` is `<prefix>-<idx>`; their custom_id begins so. Text and custom_id are `bytes` longer. */
+export function requestsOf(count: number, prefix: string, bytes = 0) {
+  const content = 'x'.repeat(10 + bytes);
+  const more = '_'.repeat(bytes);
   return Array.from({ length: count }, (_, idx) => ({
-    custom_id: `${prefix}-${idx}`,
+    custom_id: `${prefix}-${idx}${more}`,
     body: { model: 'fast', user: `${prefix}-${idx}`, messages: [{ role: 'user' as const, content }] },
   }));
 }

@@ -1,12 +1,12 @@
 import { randomBytes, randomUUID } from 'node:crypto';
+import type { QueryResultRow } from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { authenticate } from '../../../lib/auth/authenticate.ts';
 import { type KeyControlDeps, revokeKey, rotateKey } from '../../../lib/auth/control-keys.ts';
 import { generateKey, hashKey } from '../../../lib/auth/keys.ts';
 import { recheckCredential } from '../../../lib/auth/recheck.ts';
-import { readCatalogVersion } from '../../../lib/catalog/catalog-state.sql.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
-import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
+import { catalogVersion, createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
 let database: TestDatabase;
 let deps: KeyControlDeps<{ id: string; prefix: string; revoked: boolean }>;
@@ -26,12 +26,12 @@ beforeEach(async () => {
     db: database.db,
     random: randomBytes,
     refresh: async () => {
-      refreshed = await readCatalogVersion(database.db);
+      refreshed = await catalogVersion(database);
     },
     async readKey(tx, keyId) {
       const text = `select o.spec, k.prefix, k.revoked_at from catalog_objects o join relay_keys k using (id)
         where id = $1::uuid`;
-      const row = (await tx.query({ name: 'test_key', text, values: [keyId] })).rows[0];
+      const row = (await tx.query<QueryResultRow>({ name: 'test_key', text, values: [keyId] })).rows[0];
       if (!row) return null;
       const document = { id: keyId, prefix: row.prefix, revoked: row.revoked_at !== null };
       return { document, fromEnv: row.spec.valueFrom !== undefined };
@@ -112,7 +112,7 @@ describe('POST /keys/by-id/{id}/rotate', () => {
   test('is 400 for a revoked key and for one from the environment, and changes nothing', async () => {
     await revokeKey(id, deps);
     const [env, envPlaintext] = await store('env', { valueFrom: { kind: 'env', env: 'KEY' } });
-    const version = await readCatalogVersion(database.db);
+    const version = await catalogVersion(database);
     await expect(rotateKey(id, {}, deps)).rejects.toEqual(
       expect.objectContaining({ status: 400, message: 'a revoked key cannot be rotated' }),
     );
@@ -120,7 +120,7 @@ describe('POST /keys/by-id/{id}/rotate', () => {
       expect.objectContaining({ status: 400, message: expect.stringContaining('valueFrom') }),
     );
     expect((await ask(envPlaintext)).credentialId).toBe(env);
-    expect(await readCatalogVersion(database.db)).toBe(version);
+    expect(await catalogVersion(database)).toBe(version);
   });
 
   test.each([-1, 86_401, 0.5, '60', null, true])('names graceSeconds in its 400: %o', async (graceSeconds) => {
@@ -154,11 +154,11 @@ describe('POST /keys/by-id/{id}/revoke', () => {
   });
 
   test('raises the catalogue version once, and this replica has it when it answers', async () => {
-    const before = await readCatalogVersion(database.db);
+    const before = await catalogVersion(database);
     await revokeKey(id, deps);
     expect(refreshed).toBe(before + 1);
     expect(await revokeKey(id, deps)).toMatchObject({ revoked: true });
-    expect(await readCatalogVersion(database.db)).toBe(before + 1);
+    expect(await catalogVersion(database)).toBe(before + 1);
   });
 
   test.each([randomUUID(), 'k'])('is 404 for %s', async (unknown) => {

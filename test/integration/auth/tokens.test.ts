@@ -20,12 +20,11 @@ import { purgeExpiredTokens, readSigningKeys } from '../../../lib/auth/tokens.sq
 import { issueToken, revokeToken, revokeUserTokens } from '../../../lib/auth/tokens.ts';
 import { createTokenVerifier } from '../../../lib/auth/verify-token.ts';
 import { createLog } from '../../../lib/base/log.ts';
-import { readCatalogVersion } from '../../../lib/catalog/catalog-state.sql.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
 import { readRevokedTokens } from '../../../lib/catalog/revoked-tokens.sql.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import type { Db } from '../../../lib/db/database.ts';
-import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
+import { catalogVersion, createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
 const log = createLog('silent');
 const box = createSecretBox(randomBytes(32));
@@ -131,9 +130,9 @@ describe('revocation', () => {
     const other = replica();
     const [first, second] = [await issue(), await issue()];
     await ask(first.token, other.tokens);
-    const before = await readCatalogVersion(database.db);
+    const before = await catalogVersion(database);
     expect(await revokeToken(database.db, first.jti)).toBe(true);
-    expect(await readCatalogVersion(database.db)).toBe(before + 1);
+    expect(await catalogVersion(database)).toBe(before + 1);
     await expect(ask(first.token, other.tokens)).rejects.toEqual(revoked);
     expect((await ask(second.token, other.tokens)).credentialId).toBe(second.jti);
   });
@@ -141,10 +140,10 @@ describe('revocation', () => {
   test('again is no error and changes nothing; of a token never issued it says so', async () => {
     const { jti } = await issue();
     await revokeToken(database.db, jti);
-    const version = await readCatalogVersion(database.db);
+    const version = await catalogVersion(database);
     expect(await revokeToken(database.db, jti)).toBe(true);
     expect(await revokeToken(database.db, randomUUID())).toBe(false);
-    expect(await readCatalogVersion(database.db)).toBe(version);
+    expect(await catalogVersion(database)).toBe(version);
   });
 
   test("of a user's tokens ends all issued before, none issued later, and no other user's", async () => {
@@ -169,7 +168,7 @@ describe('revocation', () => {
         client.once('notification', (message) => resolve(message.payload));
       });
       await revokeToken(database.db, jti);
-      expect(await heard).toBe(String(await readCatalogVersion(database.db)));
+      expect(await heard).toBe(String(await catalogVersion(database)));
     } finally {
       await client.end();
     }

@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { rotateSigningKeys } from '../../../lib/auth/signing-keys.ts';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { createLog } from '../../../lib/base/log.ts';
-import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secrets/secret-box.ts';
 import { createDb } from '../../../lib/db/database.ts';
 import { migrate } from '../../../lib/db/migrate.ts';
 import { createFileStore } from '../../../lib/payloads/file-store.ts';

@@ -8,7 +8,7 @@ import { rotateSigningKeys } from '../../../lib/auth/signing-keys.ts';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { applyCatalog } from '../../../lib/catalog/apply.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
-import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secrets/secret-box.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 import { type ServerProcess, startServer } from '../../support/server.ts';
 

@@ -5,13 +5,12 @@ import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { ConfigError } from '../../../lib/base/errors.ts';
 import { applyCatalog } from '../../../lib/catalog/apply.ts';
-import { readCatalogVersion } from '../../../lib/catalog/catalog-state.sql.ts';
 import { CatalogError, type CatalogFault } from '../../../lib/catalog/documents/document.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
-import { checkMasterKey, type RekeyHooks, rekeySecrets } from '../../../lib/catalog/rekey.ts';
-import { createSecretBox, type SecretBox } from '../../../lib/catalog/secret-box.ts';
-import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
+import { checkMasterKey, type RekeyHooks, rekeySecrets } from '../../../lib/catalog/secrets/rekey.ts';
+import { createSecretBox, type SecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
+import { catalogVersion, createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 import { ROOT } from '../../support/root.ts';
 
 const FULL = readFileSync(join(ROOT, 'test/support/catalog/full.yaml'), 'utf8');
@@ -98,7 +97,7 @@ describe('applying a catalogue', () => {
     const first = await apply(FULL);
     const second = await apply(FULL);
     expect(second).toMatchObject({ created: 0, updated: 0, unchanged: 20, version: null });
-    expect(await readCatalogVersion(database.db)).toBe(first.version);
+    expect(await catalogVersion(database)).toBe(first.version);
   });
 
   test('keeps ids when a document changes, and bumps the version once', async () => {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { applyCatalog } from '../../../lib/catalog/apply.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { type ControlServer, startControl } from '../../support/catalog/control-server.ts';
 import { ROOT } from '../../support/root.ts';
 
@@ -12,9 +12,10 @@ const FULL = readFileSync(join(ROOT, 'test/support/catalog/full.yaml'), 'utf8');
 const sha256 = (text: string) => createHash('sha256').update(text).digest('hex');
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 
+const secretBox = createSecretBox(Buffer.alloc(32, 7));
 let control: ControlServer;
 beforeAll(async () => {
-  control = await startControl();
+  control = await startControl({ secretBox });
 });
 afterAll(() => control?.close());
 beforeEach(async () => {
@@ -464,7 +465,6 @@ test('an apply overwrites what the control API changed on the same names, and ke
 describe('the YAML export', () => {
   test('applies back to the same state, with secrets left out', async () => {
     const { db } = control.database;
-    const secretBox = createSecretBox(Buffer.alloc(32, 7));
     const env = {
       OPENAI_API_KEY: 'sk-openai-from-env',
       RELAY_KEY_CI: 'ci-plaintext-for-this-test-only',

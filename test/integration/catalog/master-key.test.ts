@@ -1,13 +1,20 @@
 import { randomBytes } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { startServer } from '../../../bin/serve.ts';
+import { loadConfig } from '../../../lib/app/config.ts';
 import { checkSigningKeys, resealSigningKeys, rotateSigningKeys } from '../../../lib/auth/signing-keys.ts';
 import { issueToken } from '../../../lib/auth/tokens.ts';
 import { uuidv7 } from '../../../lib/base/clock.ts';
+import { createLog } from '../../../lib/base/log.ts';
 import { applyCatalog } from '../../../lib/catalog/apply.ts';
 import { parseCatalog } from '../../../lib/catalog/documents/yaml.ts';
-import { requireMasterKey } from '../../../lib/catalog/master-key.ts';
-import { checkMasterKey, rekeySecrets } from '../../../lib/catalog/rekey.ts';
-import { createSecretBox, type SecretBox } from '../../../lib/catalog/secret-box.ts';
+import { requireMasterKey } from '../../../lib/catalog/secrets/master-key.ts';
+import { checkMasterKey, rekeySecrets } from '../../../lib/catalog/secrets/rekey.ts';
+import { createSecretBox, type SecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
+import { listLiveInstances } from '../../../lib/worker/lease/lease.sql.ts';
 import { startControl } from '../../support/catalog/control-server.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
@@ -59,14 +66,15 @@ const stored = () =>
     run('select version from catalog_state'),
   ]);
 
-/** Resolves when this many sessions wait for an advisory lock. */
-const waiting = (sessions: number) =>
+/** Resolves when this many sessions wait for a lock of that type. */
+const waiting = (sessions: number, type: 'advisory' | 'relation' = 'advisory') =>
   vi.waitUntil(
     async () =>
       (
         await run(
-          `select 1 from pg_locks where locktype = 'advisory' and not granted
+          `select 1 from pg_locks where locktype = $1 and not granted
             and database = (select oid from pg_database where datname = current_database())`,
+          [type],
         )
       ).length >= sessions,
     { interval: 5, timeout: 20_000 },
@@ -258,5 +266,48 @@ describe('at the same time', () => {
     gate.resolve();
     await Promise.all([write, rekeyed]);
     expect(await run('select kid, key_id from token_signing_keys')).toEqual([{ kid, key_id: other.keyId }]);
+  });
+
+  test('a replica that checked its key before a rekey, and took its lease after it, does not start', async () => {
+    const home = await mkdtemp(join(tmpdir(), 'relay-master-key-'));
+    const masterKey = randomBytes(32);
+    const old = createSecretBox(masterKey);
+    await apply(hostKey('k', 'a value'), old);
+    const gate = Promise.withResolvers<void>();
+    const reached = Promise.withResolvers<void>();
+    const holding = database.db.transaction(async (tx) => {
+      // Leases can be read, and not be taken.
+      await tx.query({ name: 'test_lock', text: 'lock table workers in share mode', values: [] });
+      reached.resolve();
+      await gate.promise;
+    });
+    await reached.promise;
+    const env = {
+      ...database.postgresEnv,
+      RELAY_DATA_DIR: join(home, 'data'),
+      RELAY_BATCH_PAYLOAD_DIR: join(home, 'payloads'),
+      RELAY_MASTER_KEY: masterKey.toString('base64'),
+      RELAY_PORT: '0',
+      RELAY_CONTROL_PORT: 'off',
+    };
+    const server = await startServer(loadConfig(env), env, createLog('silent'));
+    try {
+      const ended = server.app.ready.catch((error: unknown) => error);
+      await waiting(1, 'relation');
+      await rekeySecrets(database.db, old, other, {
+        requireStopped: async (tx) => expect(await listLiveInstances(tx, 30)).toEqual([]),
+        alsoReseal: resealSigningKeys,
+      });
+      gate.resolve();
+      expect(await ended).toMatchObject({
+        name: 'ConfigError',
+        message: `RELAY_MASTER_KEY has the fingerprint ${old.keyId}, this database was written with ${other.keyId}`,
+      });
+    } finally {
+      gate.resolve();
+      await holding;
+      await server.stop();
+      await rm(home, { recursive: true, force: true });
+    }
   });
 });

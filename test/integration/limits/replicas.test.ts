@@ -2,12 +2,12 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { createLog } from '../../../lib/base/log.ts';
 import { createDb, type Database } from '../../../lib/db/database.ts';
-import { countConcurrency } from '../../../lib/limits/limits.sql.ts';
 import { purgeLimits } from '../../../lib/limits/purge.ts';
 import { reserve } from '../../../lib/limits/reserve.ts';
 import type { BucketRule } from '../../../lib/limits/rules.ts';
 import { charge, refund, releaseConcurrency } from '../../../lib/limits/settle.ts';
 import type { Meter, Strategy } from '../../../lib/model/catalog.ts';
+import { countConcurrency } from '../../support/limits-reference.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
 // Aligned to 2001 and 2033: no test stands on a boundary.

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
-import { countConcurrency } from '../../../lib/limits/limits.sql.ts';
 import { purgeLimits } from '../../../lib/limits/purge.ts';
 import { type ReserveVerdict, reserve } from '../../../lib/limits/reserve.ts';
 import type { BucketRule } from '../../../lib/limits/rules.ts';
 import { charge, refund, releaseConcurrency } from '../../../lib/limits/settle.ts';
 import type { Meter, Strategy } from '../../../lib/model/catalog.ts';
+import { countConcurrency } from '../../support/limits-reference.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
 // Windows of this many seconds are aligned to 2001 and 2033: no test stands on a boundary.

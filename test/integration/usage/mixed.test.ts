@@ -79,7 +79,7 @@ function usageObject(shape: Shape, c: Counts): object {
       };
 }
 
-/** Nano-USD by the formula of behaviour section 6, in bigint, part by part. */
+/** Nano-USD by the formula of "Cost" in docs/spec/gateway-rules.md, in bigint, part by part. */
 function costOf(counts: Partial<Counts>): bigint {
   const billed = { ...counts };
   for (const part of PARTS_OF_OUTPUT) {

@@ -5,10 +5,10 @@ import { generateKey } from '../../../lib/auth/keys.ts';
 import { createLog } from '../../../lib/base/log.ts';
 import { type CatalogCache, createCatalogCache } from '../../../lib/catalog/catalog-cache.ts';
 import { loadCatalog } from '../../../lib/catalog/load.ts';
-import { createSecretBox } from '../../../lib/catalog/secret-box.ts';
-import { serve } from '../../../lib/http/node.ts';
+import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { keyHealth, resetKey } from '../../../lib/keypool/health.ts';
-import { createTestDatabase, type TestDatabase } from '../postgres.ts';
+import { createNativeApi } from '../native-api.ts';
+import type { TestDatabase } from '../postgres.ts';
 
 export interface Answer {
   status: number;
@@ -29,15 +29,16 @@ export interface ControlServer {
   close(): Promise<void>;
 }
 
-export const ADMIN_TOKEN = 'admin-token-of-this-test';
+const ADMIN_TOKEN = 'admin-token-of-this-test';
 
 /** Starts a control port. `overrides` replaces parts of the application. */
 export async function startControl(overrides: Partial<ControlApp> = {}): Promise<ControlServer> {
-  const database = await createTestDatabase();
+  const native = await createNativeApi();
+  const { database } = native;
   const { db } = database;
   const log = createLog('silent');
   const env: Record<string, string | undefined> = {};
-  const secretBox = createSecretBox(randomBytes(32));
+  const { secretBox = createSecretBox(randomBytes(32)) } = overrides;
   const catalogCache = createCatalogCache({ load: () => loadCatalog(db, env, secretBox, log), log });
   await catalogCache.refresh();
   const app: ControlApp = {
@@ -60,15 +61,7 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
     metrics: async () => ({ contentType: 'text/plain', body: '# metrics\n' }),
     ...overrides,
   };
-  const server = await serve({
-    host: '127.0.0.1',
-    port: 0,
-    routes: controlRoutes(app),
-    guard: controlGuard(app.adminToken),
-    maxBodyBytes: 1024 * 1024,
-    log,
-  });
-  const origin = `http://127.0.0.1:${server.port}`;
+  const { url: origin } = await native.serve(controlRoutes(app), { guard: controlGuard(app.adminToken) });
   return {
     database,
     catalogCache,
@@ -82,9 +75,6 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
       const isJson = response.headers.get('content-type')?.startsWith('application/json') ?? false;
       return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : null };
     },
-    async close() {
-      await server.close(1000);
-      await database.close();
-    },
+    close: native.close,
   };
 }

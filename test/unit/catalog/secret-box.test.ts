@@ -2,7 +2,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ConfigError } from '../../../lib/base/errors.ts';
-import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secret-box.ts';
+import { createSecretBox, parseMasterKey } from '../../../lib/catalog/secrets/secret-box.ts';
 
 const key = randomBytes(32);
 const box = createSecretBox(key);

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { hostKeyRules, joinRules, limitText, NO_RULES, policyRules } from '../../../lib/limits/rules.ts';
+import { hostKeyRules, joinRules, limitText, policyRules } from '../../../lib/limits/rules.ts';
 import { meteredTokens } from '../../../lib/limits/settle.ts';
 import type { Catalog, HostKey, LimitRule, Model, Policy, RateLimit } from '../../../lib/model/catalog.ts';
 
@@ -53,7 +53,9 @@ const mini = model('gpt-4o-mini');
 
 describe('policy rules', () => {
   test('a policy without limits has the one empty list', () => {
-    expect(policyRules(catalog([]), policy({}), gpt, 'local')).toBe(NO_RULES);
+    const none = policyRules(catalog([]), policy({}), gpt, 'local');
+    expect(none).toEqual([]);
+    expect(policyRules(catalog([]), policy({}), gpt, 'local')).toBe(none);
   });
 
   test('a rateLimit has one bucket for all models and hosts', () => {
@@ -137,7 +139,7 @@ describe('host key rules', () => {
   const of = catalog([limit('sixty', requests(60))], [tier]);
 
   test('a key without a tier policy has none', () => {
-    expect(hostKeyRules(of, hostKey({}), gpt)).toBe(NO_RULES);
+    expect(hostKeyRules(of, hostKey({}), gpt)).toEqual([]);
   });
 
   test('each key of a tier has a bucket of its own, apart from the policy of the same name', () => {
@@ -153,8 +155,8 @@ describe('host key rules', () => {
     const keys = hostKeyRules(of, hostKey({ policy: 'tier' }), gpt);
     expect(joinRules(own, keys)).toEqual([...own, ...keys]);
     expect(joinRules(own, keys)).toBe(joinRules(own, keys));
-    expect(joinRules(own, NO_RULES)).toBe(own);
-    expect(joinRules(NO_RULES, keys)).toBe(keys);
+    expect(joinRules(own, [])).toBe(own);
+    expect(joinRules([], keys)).toBe(keys);
   });
 });
 

@@ -4,8 +4,8 @@ import ts from 'typescript';
 import { describe, expect, test } from 'vitest';
 import { ROOT } from '../../support/root.ts';
 
-// How the folders of the service are kept readable: no folder that needs a search, few files that need a neighbour to
-// make sense, one style of names, and SQL only where a reader looks for it.
+// How the folders of the service are kept readable: no folder needs a search, few files need a neighbour to make sense, and
+// names have one style. SQL, and what reaches into V8 and drivers, stand where a reader looks for them.
 
 const MOST_FILES = 19;
 const SHORT_LINES = 30;
@@ -36,22 +36,43 @@ const STATEMENTS = [
   /^(?:un)?(?:listen|notify)\s+(?:"?\w+"?|\*|\$)\s*;?\s*$/i,
 ];
 
-/** The beginnings of the statements in a source; a `${...}` is seen as `$`. Comments are no texts. */
-function statementsIn(file: string, source: string): string[] {
+/** Nodes of a source, as `name` sees each. */
+function find(file: string, source: string, name: (node: ts.Node) => string | null): string[] {
   const found: string[] = [];
   const visit = (node: ts.Node): void => {
-    const parts = ts.isStringLiteralLike(node)
-      ? [node.text]
-      : ts.isTemplateExpression(node)
-        ? [node.head.text, ...node.templateSpans.map(({ literal }) => literal.text)]
-        : [];
-    const text = parts.join('$').trim();
-    if (STATEMENTS.some((pattern) => pattern.test(text))) found.push(text.slice(0, 40));
+    const named = name(node);
+    if (named !== null) found.push(named);
     ts.forEachChild(node, visit);
   };
   visit(ts.createSourceFile(file, source, ts.ScriptTarget.Latest, true));
   return found;
 }
+
+/** What reaches behind types and promises: casts by way of `unknown`, V8 and its settings, fields that begin with `_`. */
+const reachesIn = (file: string, source: string) =>
+  find(file, source, (node) => {
+    if (ts.isAsExpression(node) && node.type.kind === ts.SyntaxKind.UnknownKeyword && ts.isAsExpression(node.parent)) {
+      return 'as unknown as';
+    }
+    if (ts.isImportDeclaration(node) && /^'(node:)?(v8|vm|inspector)'$/.test(node.moduleSpecifier.getText())) {
+      return node.moduleSpecifier.getText();
+    }
+    if (ts.isPropertyAssignment(node) && ts.isObjectLiteralExpression(node.initializer)) {
+      return node.name.getText() === 'resourceLimits' ? 'resourceLimits' : null;
+    }
+    return ts.isPropertyAccessExpression(node) && node.name.text.startsWith('_') ? node.name.text : null;
+  });
+
+/** The beginnings of the statements in a source; a `${...}` is seen as `$`. Comments are no texts. */
+const statementsIn = (file: string, source: string) =>
+  find(file, source, (node) => {
+    if (!ts.isStringLiteralLike(node) && !ts.isTemplateExpression(node)) return null;
+    const parts = ts.isTemplateExpression(node)
+      ? [node.head.text, ...node.templateSpans.map(({ literal }) => literal.text)]
+      : [node.text];
+    const text = parts.join('$').trim();
+    return STATEMENTS.some((pattern) => pattern.test(text)) ? text.slice(0, 40) : null;
+  });
 
 describe('the folders of the service', () => {
   test('hold few enough files to be read at a glance', () => {
@@ -78,6 +99,22 @@ describe('the folders of the service', () => {
       .flatMap((file) => statementsIn(file, read(file)).map((text) => `${file}: ${text}`));
     expect(found).toEqual([]);
   });
+});
+
+test('keep what reaches into V8 and into drivers in lib/runtime', () => {
+  const found = [...lib, ...handlers, ...sources('bin')]
+    .filter((file) => !file.startsWith('lib/runtime/'))
+    .flatMap((file) => reachesIn(file, read(file)).map((text) => `${file}: ${text}`));
+  expect(found).toEqual([]);
+});
+
+test.each([
+  'const socket = (client as unknown as { stream: Socket }).stream;',
+  "import { setFlagsFromString } from 'node:v8';",
+  'new Worker(entry, { resourceLimits: { maxOldGenerationSizeMb: 32 } });',
+  'pool._clients.length;',
+])('a reach into internals is found: %s', (source) => {
+  expect(reachesIn('lib/worker/planted.ts', source)).toHaveLength(1);
 });
 
 describe('the search for SQL', () => {

@@ -24,7 +24,8 @@ function statements(): Map<string, string> {
       let text = source.slice(match.index, names[i + 1]?.index).split('\n}\n')[0]!; // to the end of its function
       for (const [, constant] of text.matchAll(/text(?:: |\b)([A-Z_]+)\b/g)) text += constants.get(constant!) ?? '';
       if (/\$\{(COUNT_DOWN|RECORD_UNSENT)\}/.test(text)) text += unsent;
-      found.set(match[1]!, squeeze(text));
+      // Parameters that have names in the source have them in the document too.
+      found.set(match[1]!, squeeze(text.replace(/\$\{INPUT\.sql\.(\w+)\}/g, ':$1')));
     });
   }
   return found;

@@ -1,6 +1,9 @@
 import { cutText } from '../../../base/errors.ts';
 
-/** What is wrong with an input file; `errors.data` of a failed batch holds these (front-doors section 3). */
+/**
+ * What is wrong with an input file; `errors.data` of a failed batch holds these ("Validation of the input file" in
+ * docs/spec/openai-surface.md).
+ */
 export interface Fault {
   code: FaultCode;
   message: string;
@@ -26,7 +29,7 @@ export type FaultCode =
 /** A fault of one line, before its number is known to it. */
 export type LineFault = Omit<Fault, 'line'>;
 
-/** More faults than this are not reported (front-doors section 3). */
+/** More faults than this are not reported ("Validation of the input file" in docs/spec/openai-surface.md). */
 export const MAX_FAULTS = 1000;
 
 /** `endpoint` is that of the batch. Texts follow OpenAI's own, which callers search for. */

@@ -7,8 +7,11 @@ import { type Fault, fileFaults, type LineFault, lineFaults, MAX_FAULTS } from '
 import { readInputLine, stringOf } from './input-line.ts';
 import { lineReader } from './line-reader.ts';
 
-/** Requests of one batch, and bytes of one of its lines (front-doors section 3; a native submit is as large at most). */
-export const MAX_REQUESTS = 50_000;
+/**
+ * Requests of one batch, and bytes of one of its lines ("Validation of the input file" in docs/spec/openai-surface.md;
+ * a native submit is as large at most).
+ */
+const MAX_REQUESTS = 50_000;
 export const MAX_LINE_BYTES = 32 * 1024 * 1024;
 
 /** What an input file came to. The rest counts only without faults. */

@@ -32,7 +32,7 @@ const idx = fc.oneof(
   fc.constantFrom(0, 9, 10, 99, 100, 999_999_999, 2_147_483_647),
 );
 
-/** The contract of design section 5, written in the plainest way. */
+/** The contract of "Results" in docs/spec/native-api.md, written in the plainest way. */
 function expected(number: number, one: Item): string {
   switch (one.kind) {
     case 'response':

@@ -37,9 +37,10 @@ test('merges ranges into reads that hold each range once, stay bounded and leave
   });
   fc.assert(
     fc.property(fc.array(range, { maxLength: 60 }), (ranges) => {
-      const groups = mergeRanges(ranges);
+      const merged = mergeRanges(ranges);
+      const groups = merged.map(({ members }) => members);
       expect(groups.flat().sort((a, b) => a - b)).toEqual(ranges.map((_, i) => i));
-      for (const group of groups) {
+      for (const { members: group, offset, length } of merged) {
         const start = Math.min(...group.map((i) => ranges[i]!.offset));
         expect(ranges[group[0]!]!.offset).toBe(start);
         let end = start;
@@ -47,6 +48,7 @@ test('merges ranges into reads that hold each range once, stay bounded and leave
           expect(ranges[i]!.offset - end).toBeLessThanOrEqual(64 * 1024);
           end = Math.max(end, ranges[i]!.offset + ranges[i]!.length);
         }
+        expect([offset, offset + length]).toEqual([start, end]);
         if (group.length > 1) expect(end - start).toBeLessThanOrEqual(4 * 1024 * 1024);
       }
     }),

@@ -3,14 +3,10 @@ import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { MAX_FAULTS } from '../../../../../lib/surfaces/openai/validation/faults.ts';
-import {
-  type Checked,
-  inputCheck,
-  MAX_LINE_BYTES,
-  MAX_REQUESTS,
-} from '../../../../../lib/surfaces/openai/validation/input-check.ts';
+import { type Checked, inputCheck, MAX_LINE_BYTES } from '../../../../../lib/surfaces/openai/validation/input-check.ts';
 
 const CHAT = '/v1/chat/completions';
+const MAX_REQUESTS = 50_000;
 
 function check(input: string | Buffer, cuts: readonly number[] = [], endpoint = CHAT): Checked & { customIds: string } {
   const bytes = Buffer.from(input as string);

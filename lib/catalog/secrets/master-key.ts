@@ -1,6 +1,7 @@
-import { ApiError, ConfigError } from '../base/errors.ts';
-import type { Db } from '../db/database.ts';
-import { countSealed, lockMasterKey, type SealedCount } from './master-key.sql.ts';
+import { ApiError, ConfigError } from '../../base/errors.ts';
+import { lockForTransaction } from '../../db/advisory-locks.sql.ts';
+import type { Db } from '../../db/database.ts';
+import { countSealed, type SealedCount } from './master-key.sql.ts';
 
 // A database is sealed with one master key. Its fingerprint stands on every sealed row, so nothing else has to be kept in
 // step with the rows, and a release that knows nothing of this check writes rows that it understands.
@@ -11,7 +12,7 @@ import { countSealed, lockMasterKey, type SealedCount } from './master-key.sql.t
  * lock of the master key, so that no other write and no `rekey` comes between.
  */
 export async function requireMasterKey(tx: Db, keyId: string): Promise<void> {
-  await lockMasterKey(tx);
+  await lockForTransaction(tx, 'masterKey');
   const fault = foreignKeyFault(await countSealed(tx), keyId);
   if (fault !== null) throw new ApiError('conflict', fault);
 }
@@ -20,13 +21,13 @@ export async function requireMasterKey(tx: Db, keyId: string): Promise<void> {
  * The same at a start and for `rekey`: throws ConfigError, also when there is no master key (null) but something sealed.
  */
 export async function checkFingerprint(tx: Db, keyId: string | null): Promise<void> {
-  await lockMasterKey(tx);
+  await lockForTransaction(tx, 'masterKey');
   const fault = foreignKeyFault(await countSealed(tx), keyId);
   if (fault !== null) throw new ConfigError(fault);
 }
 
 /** Why the master key `keyId` cannot be used on a database where these rows are sealed; null when it can. */
-export function foreignKeyFault(sealed: readonly SealedCount[], keyId: string | null): string | null {
+function foreignKeyFault(sealed: readonly SealedCount[], keyId: string | null): string | null {
   if (sealed.every((row) => row.key_id === keyId)) return null;
   const ours = keyId === null ? 'RELAY_MASTER_KEY is missing' : `RELAY_MASTER_KEY has the fingerprint ${keyId}`;
   return `${ours}, this database was written with ${sealed.length === 1 ? sealed[0]!.key_id : describe(sealed)}`;

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import { type Part, type StopPhase, startSteps, stopParts } from '../../lib/app/part.ts';
-import { createLog } from '../../lib/base/log.ts';
+import { type Part, type StopPhase, startSteps, stopParts } from '../../../lib/app/part.ts';
+import { createLog } from '../../../lib/base/log.ts';
 
 const log = createLog('fatal');
 

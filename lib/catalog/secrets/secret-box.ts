@@ -1,5 +1,5 @@
 import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto';
-import { ConfigError } from '../base/errors.ts';
+import { ConfigError } from '../../base/errors.ts';
 
 /** An encrypted value as it is stored. `ciphertext` ends in the 16-byte tag. */
 export interface Sealed {
@@ -22,8 +22,8 @@ export interface SecretBox {
 const TAG_BYTES = 16;
 
 /**
- * AES-256-GCM with the row's id as additional data (behaviour section 3), so that a ciphertext copied onto another row
- * does not open. `masterKey` must be 32 bytes.
+ * AES-256-GCM with the row's id as additional data ("Host key values" in docs/spec/gateway-rules.md), so that a
+ * ciphertext copied onto another row does not open. `masterKey` must be 32 bytes.
  */
 export function createSecretBox(masterKey: Buffer, random: (n: number) => Buffer = randomBytes): SecretBox {
   if (masterKey.length !== 32) throw new ConfigError('RELAY_MASTER_KEY is not valid: it must be 32 bytes in base64');

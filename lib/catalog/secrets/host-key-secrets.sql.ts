@@ -1,4 +1,4 @@
-import type { Db } from '../db/database.ts';
+import type { Db } from '../../db/database.ts';
 
 /** A sealed host key value; `id` is the host key's. */
 export interface SecretRow {

@@ -1,12 +1,12 @@
 import type { Context } from 'aws-lambda';
 import { expect, test } from 'vitest';
-import { systemClock } from '../../lib/base/clock.ts';
-import { ApiError } from '../../lib/base/errors.ts';
-import { createLog } from '../../lib/base/log.ts';
-import { PAGE_BYTES } from '../../lib/batch/results/results.ts';
-import type { ApiEvent, ApiResult, StreamResult } from '../../lib/http/event.ts';
-import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
-import type { PayloadRef } from '../../lib/payloads/payload-store.ts';
+import { systemClock } from '../../../lib/base/clock.ts';
+import { ApiError } from '../../../lib/base/errors.ts';
+import { createLog } from '../../../lib/base/log.ts';
+import { PAGE_BYTES } from '../../../lib/batch/results/results.ts';
+import type { ApiEvent, ApiResult, StreamResult } from '../../../lib/http/event.ts';
+import { forLambda, type LambdaDeps } from '../../../lib/http/lambda.ts';
+import type { PayloadRef } from '../../../lib/payloads/payload-store.ts';
 
 const REF: PayloadRef = { kind: 'result', id: '01890000-0000-7000-8000-000000000000' };
 const TYPE = { 'content-type': 'application/x-test' };

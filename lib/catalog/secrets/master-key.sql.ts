@@ -1,25 +1,10 @@
 import { z } from 'zod';
-import type { Db } from '../db/database.ts';
-
-// Any fixed number that differs from the other advisory locks of this database.
-const MASTER_KEY_LOCK = 7_235_602;
+import type { Db } from '../../db/database.ts';
 
 const sealedRow = z.object({ key_id: z.string(), host_keys: z.number(), signing_keys: z.number() });
 
 /** How much one master key has sealed. */
 export type SealedCount = z.infer<typeof sealedRow>;
-
-/**
- * Waits for the lock of everything that seals, and holds it to the end of the transaction. After the catalogue lock and
- * before the lock of the signing keys, where a transaction takes those too.
- */
-export async function lockMasterKey(tx: Db): Promise<void> {
-  await tx.query({
-    name: 'master_key_lock',
-    text: 'select pg_advisory_xact_lock($1::bigint)',
-    values: [MASTER_KEY_LOCK],
-  });
-}
 
 /** One row for each master key that a stored value was sealed with. More than one: the database is damaged. */
 export async function countSealed(db: Db): Promise<SealedCount[]> {

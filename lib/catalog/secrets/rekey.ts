@@ -1,6 +1,6 @@
-import { ConfigError } from '../base/errors.ts';
-import type { Database, Db } from '../db/database.ts';
-import { lockCatalog } from './catalog-state.sql.ts';
+import { ConfigError } from '../../base/errors.ts';
+import type { Database, Db } from '../../db/database.ts';
+import { lockCatalog } from '../catalog-state.sql.ts';
 import { listHostKeySecrets, putHostKeySecrets, type SecretRow } from './host-key-secrets.sql.ts';
 import { checkFingerprint } from './master-key.ts';
 import type { SecretBox } from './secret-box.ts';

@@ -1,0 +1,105 @@
+import { createHash } from 'node:crypto';
+import { isUuid } from '../../base/clock.ts';
+import { ApiError, reasonOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import type { Db } from '../../db/database.ts';
+import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
+import { findIdempotencyKey, type IdempotencyName } from './record.sql.ts';
+import type { Recorded } from './record.ts';
+import { findUpload, takeUpload, type UploadKey, type UploadRow } from './uploads.sql.ts';
+
+export interface ReadUploadDeps {
+  db: Db;
+  payloads: Pick<PayloadStore, 'size'>;
+}
+
+/** What became of an upload that was used. */
+type UploadUse = NonNullable<UploadRow['used']>;
+
+/** How a surface reads an upload. */
+export interface UploadReader<Again, Bytes> {
+  /** Throws when the surface does not take so many bytes. */
+  checkSize?(bytes: number): void;
+  /** The answer of a call that comes after the upload was used. */
+  whenUsed(use: UploadUse): Promise<Again>;
+  /** Reads the bytes; what it throws ends the call, but for `PayloadNotFound`. */
+  read(ref: PayloadRef, bytes: number): Promise<Bytes>;
+}
+
+/**
+ * Reads an upload that may be used. Its bytes are read once, and have to be written again under a key that their sender
+ * cannot write: what was checked is what will run. Throws `not_found` (unknown, another's, expired) and
+ * `upload_incomplete`, and what the reader throws.
+ */
+export async function readUpload<Again, Bytes>(
+  { db, payloads }: ReadUploadDeps,
+  key: UploadKey,
+  reader: UploadReader<Again, Bytes>,
+): Promise<Again | Bytes> {
+  const upload = isUuid(key.id) ? await findUpload(db, key) : null;
+  if (upload === null) throw noSuchUpload();
+  if (upload.used !== null) return reader.whenUsed(upload.used);
+  if (upload.expired) throw noSuchUpload();
+  reader.checkSize?.(upload.bytes);
+
+  const ref: PayloadRef = { kind: 'upload', id: key.id };
+  let cause: unknown;
+  try {
+    if ((await payloads.size(ref)) === upload.bytes) return await reader.read(ref, upload.bytes);
+  } catch (error) {
+    if (!(error instanceof PayloadNotFound)) throw error;
+    cause = error;
+  }
+  // Another call may have used it up meanwhile: then its bytes are gone with reason.
+  const again = await findUpload(db, key);
+  if (again?.used) return reader.whenUsed(again.used);
+  throw new ApiError('upload_incomplete', undefined, { param: 'upload_id', cause });
+}
+
+/**
+ * Uses an upload up, in the transaction that makes what is made of it. Only one call succeeds: the row's lock makes
+ * another one wait for this one. Throws `upload_used`, with `message` where no batch is made.
+ */
+export async function useUpload(tx: Db, key: UploadKey, use: UploadUse, message?: string): Promise<void> {
+  if (!(await takeUpload(tx, key, use))) throw uploadUsed(message);
+}
+
+/** Deletes the bytes of an upload that was used. Best effort: the sweep deletes what stays behind. */
+export async function deleteUsed(
+  { payloads, log }: { payloads: Pick<PayloadStore, 'delete'>; log: Log },
+  { id }: UploadKey,
+): Promise<void> {
+  await payloads.delete([{ kind: 'upload', id }]).catch((error) => {
+    log.warn({ err: reasonOf(error), object: id }, 'could not delete a used upload, the sweep does it');
+  });
+}
+
+/** What an Idempotency-Key stands for when the body names an upload: the uploaded bytes, and that body. */
+export function digestOfUpload(uploadSha256: Buffer, body: Buffer): Buffer {
+  return createHash('sha256').update(uploadSha256).update(body).digest();
+}
+
+/**
+ * The first answer again, for the submit that used the upload up and says so by its Idempotency-Key. `digestOf` makes of
+ * the uploaded bytes' SHA-256 what the key has to stand for. Throws `upload_used`, `idempotency_conflict`.
+ */
+export async function repeatUse(
+  db: Db,
+  use: UploadUse,
+  idempotency: IdempotencyName | null,
+  digestOf: (uploadSha256: Buffer) => Buffer,
+): Promise<Recorded> {
+  const earlier = idempotency && (await findIdempotencyKey(db, idempotency));
+  if (earlier === null) throw uploadUsed();
+  if (!earlier.body_sha256.equals(digestOf(use.sha256))) throw new ApiError('idempotency_conflict');
+  return { id: earlier.batch_id, totalItems: use.totalItems, replayed: true };
+}
+
+/** The 409 of an upload that was used, with `message` where no batch is made. */
+export function uploadUsed(message?: string): ApiError {
+  return new ApiError('upload_used', message, { param: 'upload_id' });
+}
+
+function noSuchUpload(): ApiError {
+  return new ApiError('not_found', 'no such upload', { param: 'upload_id' });
+}
