@@ -30,7 +30,7 @@ export function endpoint<App extends GateDeps, Query extends z.ZodObject = typeo
   { query, ...route }: LambdaRoute & { readonly query?: Query },
   handle: (app: App, caller: Caller, event: ApiEvent, query: z.infer<Query>) => Promise<ApiResult>,
 ): Endpoint<App> {
-  const contract = query ?? (NO_QUERY as unknown as Query);
+  const contract = (query ?? NO_QUERY) as Query;
   return {
     ...route,
     bind: (app) =>
