@@ -1,7 +1,7 @@
-import { crc32 } from 'node:zlib';
 import { type Clock, sleep, uuidv7 } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { checksum } from '../base/turns.ts';
 import type { Db } from '../db/database.ts';
 import { isDataError } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
@@ -261,9 +261,14 @@ interface Segment {
 async function writeSegment(deps: GroupCommitDeps, g: Group): Promise<Segment> {
   const pieces: Buffer[] = [];
   let offset = 0;
-  const rows = g.group.map(({ item, outcome }): OutcomeRow => {
+  const crcs: number[] = [];
+  for (const { outcome } of g.group) {
+    const crc = outcome.response === null ? 0 : checksum(outcome.response);
+    crcs.push(typeof crc === 'number' ? crc : await crc);
+  }
+  const rows = g.group.map(({ item, outcome }, i): OutcomeRow => {
     const { response } = outcome;
-    const span = response && { offset, length: response.length, crc: crc32(response) };
+    const span = response && { offset, length: response.length, crc: crcs[i]! };
     if (response) {
       pieces.push(response);
       offset += response.length;

@@ -1,6 +1,6 @@
-import { createHash, hash } from 'node:crypto';
 import { isUuid } from '../../base/clock.ts';
 import { ApiError, reasonOf } from '../../base/errors.ts';
+import { inTurns, sha256InSteps } from '../../base/turns.ts';
 import type { Db } from '../../db/database.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
 import { findIdempotencyKey } from './record.sql.ts';
@@ -47,12 +47,12 @@ export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUpload
     if (again?.used) return repeated(deps.db, request, again.used);
     throw new ApiError('upload_incomplete', undefined, { param: 'upload_id' });
   }
-  const sha256 = hash('sha256', body, 'buffer');
+  const sha256 = await inTurns(sha256InSteps(body), body.length);
   const made = await submitBatch(deps, {
     ...request,
     ...(await parseUploaded(body, request.body, request.maxItems)),
     body,
-    bodySha256: digestOf(sha256, request.body),
+    bodySha256: await digestOf(sha256, request.body),
     upload: { id: key.id, sha256 },
   });
   if (!made.replayed) {
@@ -64,8 +64,8 @@ export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUpload
 }
 
 /** What an Idempotency-Key stands for: the uploaded bytes and the body that names them. */
-function digestOf(uploadSha256: Buffer, outer: Buffer): Buffer {
-  return createHash('sha256').update(uploadSha256).update(outer).digest();
+function digestOf(uploadSha256: Buffer, outer: Buffer): Promise<Buffer> {
+  return inTurns(sha256InSteps(uploadSha256, outer), outer.length);
 }
 
 /** The first answer again, for the submit that used the upload up and says so by its Idempotency-Key. */
@@ -74,7 +74,8 @@ async function repeated(db: Db, request: SubmitUploadRequest, used: NonNullable<
   const name = idempotencyKey === null ? null : { owner: attribution.owner, surface, key: idempotencyKey };
   const earlier = name && (await findIdempotencyKey(db, name));
   if (earlier === null) throw new ApiError('upload_used', undefined, { param: 'upload_id' });
-  if (!earlier.body_sha256.equals(digestOf(used.sha256, request.body))) throw new ApiError('idempotency_conflict');
+  if (!earlier.body_sha256.equals(await digestOf(used.sha256, request.body)))
+    throw new ApiError('idempotency_conflict');
   return { id: earlier.batch_id, totalItems: used.totalItems, replayed: true };
 }
 

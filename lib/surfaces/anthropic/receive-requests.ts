@@ -1,4 +1,5 @@
 import { type Clock, uuidv7 } from '../../base/clock.ts';
+import { inTurns } from '../../base/turns.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import { collectYoung } from './collect-young.ts';
 import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
@@ -46,7 +47,7 @@ export async function receiveRequests(
         uncollected = 0;
         collectYoung();
       }
-      reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
+      await inTurns(reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)), chunk.byteLength);
       yield chunk;
     }
     body = reader.end();

@@ -1,10 +1,12 @@
 import * as zlib from 'node:zlib';
 import { describe, expect, test } from 'vitest';
-import { judgeBody } from '../../../lib/upstream/classify.ts';
-import { decodeBody } from '../../../lib/upstream/decode.ts';
+import { atOnce } from '../../../lib/base/turns.ts';
+import { judgeBody, judgeLargeBody } from '../../../lib/upstream/classify.ts';
+import { type DecodeRoom, decodeBody } from '../../../lib/upstream/decode.ts';
 import { parseRetryAfter, readResponseHead } from '../../../lib/upstream/response-head.ts';
 
 const MIB = 1024 * 1024;
+const ROOM: DecodeRoom = { begin: async () => {}, reserve: async () => {}, finish() {} };
 
 describe('Retry-After', () => {
   const NOW = Date.UTC(2026, 0, 1, 12, 0, 0);
@@ -73,7 +75,8 @@ describe('an answer head', () => {
 
 describe('Content-Encoding', () => {
   const text = Buffer.from('{"choices":[]}');
-  const decode = async (encoding: string | null, raw: Buffer, max = MIB) => decodeBody(encoding, raw, max);
+  const decode = async (encoding: string | null, raw: Buffer, max = MIB) =>
+    decodeBody(encoding, raw, { maxBytes: max, room: ROOM });
 
   test.each([
     [null, text],
@@ -117,8 +120,13 @@ describe('Content-Encoding', () => {
 
 describe('the body of a 2xx', () => {
   const pad = `"pad":"${'x'.repeat(MIB)}"`;
-  const judge = (text: string | Buffer, adapter: Parameters<typeof judgeBody>[0] = 'openai') =>
-    judgeBody(adapter, Buffer.from(text)).badReason;
+  /** As a whole, and in steps: both must say the same. */
+  const judge = (text: string | Buffer, adapter: Parameters<typeof judgeBody>[0] = 'openai') => {
+    const body = Buffer.from(text as string);
+    const { badReason } = judgeBody(adapter, body);
+    expect(atOnce(judgeLargeBody(adapter, body)).badReason).toBe(badReason);
+    return badReason;
+  };
 
   test.each([
     ['openai', 'choices'],
@@ -150,10 +158,14 @@ describe('the body of a 2xx', () => {
     expect(judge(Buffer.from(`{${pad},"a":"\xe9"}`, 'latin1'))).toBe('not_json');
   });
 
-  test('from 1 MiB on has the same faults, and is not built', () => {
+  test('that is large is not built: only the members that count are', () => {
     expect(judge(`[${pad.slice(6)}]`)).toBe('no_response');
     expect(judge(`{${pad}`)).toBe('not_json');
-    expect(judgeBody('openai', Buffer.from(`{${pad},"choices":[]}`))).toEqual({ badReason: null, parsed: undefined });
+    const body = Buffer.from(`{${pad},"choices":[{"x":1,"finish_reason":"stop"}],"usage":{"total_tokens":1}}`);
+    expect(atOnce(judgeLargeBody('openai', body))).toEqual({
+      badReason: null,
+      parsed: { choices: [{ finish_reason: 'stop' }], usage: { total_tokens: 1 } },
+    });
   });
 
   test('with inherited names as keys is judged by its own members', () => {

@@ -1,5 +1,6 @@
 import { uuidv7 } from '../../../base/clock.ts';
 import { ApiError, reasonOf, Undone } from '../../../base/errors.ts';
+import { inTurns } from '../../../base/turns.ts';
 import type { CompactDeps } from '../../../batch/results/compact.ts';
 import { type PreparedBatch, type RecordDeps, recordBatch } from '../../../batch/submit/record.ts';
 import { PayloadNotFound, type PayloadRef } from '../../../payloads/payload-store.ts';
@@ -101,12 +102,12 @@ async function checkInput(
   async function* found(): AsyncGenerator<Buffer> {
     for await (const chunk of payloads.stream(input, 0, size)) {
       await alive();
-      check.push(chunk);
+      await inTurns(check.push(chunk), chunk.length);
       if (check.full()) break;
       const ids = check.takeCustomIds();
       if (ids.length > 0) yield ids;
     }
-    checked = check.end();
+    checked = await inTurns(check.end(), 0);
     const rest = check.takeCustomIds();
     if (rest.length > 0) yield rest;
   }

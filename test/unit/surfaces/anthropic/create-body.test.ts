@@ -4,6 +4,7 @@ import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ApiError } from '../../../../lib/base/errors.ts';
+import { atOnce } from '../../../../lib/base/turns.ts';
 import {
   CREATE_LIMITS,
   type CreateBody,
@@ -17,7 +18,7 @@ type Requests = Extract<CreateBody, { kind: 'requests' }>;
 function read(body: string | Buffer, size = 1 << 20, limits: Partial<CreateLimits> = {}): CreateBody {
   const bytes = Buffer.from(body);
   const reader = createBodyReader({ ...CREATE_LIMITS, ...limits });
-  for (let at = 0; at < bytes.length; at += size) reader.push(bytes.subarray(at, at + size));
+  for (let at = 0; at < bytes.length; at += size) atOnce(reader.push(bytes.subarray(at, at + size)));
   return reader.end();
 }
 

@@ -2,6 +2,7 @@ import { Buffer } from 'node:buffer';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { atOnce } from '../../../../../lib/base/turns.ts';
 import { MAX_FAULTS } from '../../../../../lib/surfaces/openai/validation/faults.ts';
 import {
   type Checked,
@@ -18,10 +19,10 @@ function check(input: string | Buffer, cuts: readonly number[] = [], endpoint = 
   const ids: Buffer[] = [];
   const places = [0, ...cuts.map((cut) => cut % (bytes.length + 1)).sort((a, b) => a - b), bytes.length];
   for (let i = 1; i < places.length; i++) {
-    checking.push(bytes.subarray(places[i - 1]!, places[i]!));
+    atOnce(checking.push(bytes.subarray(places[i - 1]!, places[i]!)));
     ids.push(checking.takeCustomIds());
   }
-  const checked = checking.end();
+  const checked = atOnce(checking.end());
   ids.push(checking.takeCustomIds());
   return { ...checked, customIds: Buffer.concat(ids).toString() };
 }
@@ -174,11 +175,11 @@ describe('a faulty input file', () => {
 
   test('reports at most a thousand faults and then needs no more of the file', () => {
     const checking = inputCheck(CHAT);
-    checking.push(Buffer.from('{\n'.repeat(MAX_FAULTS - 1)));
+    atOnce(checking.push(Buffer.from('{\n'.repeat(MAX_FAULTS - 1))));
     expect(checking.full()).toBe(false);
-    checking.push(Buffer.from('{\n{\n{\n'));
+    atOnce(checking.push(Buffer.from('{\n{\n{\n')));
     expect(checking.full()).toBe(true);
-    expect(checking.end().faults).toHaveLength(MAX_FAULTS);
+    expect(atOnce(checking.end()).faults).toHaveLength(MAX_FAULTS);
   });
 
   test('is told how many requests it has when they are too many', () => {
@@ -194,11 +195,11 @@ describe('a faulty input file', () => {
   test('is told of a line that is longer than one may be, and reads on behind it', () => {
     const checking = inputCheck(CHAT);
     const start = line('a').slice(0, -2);
-    checking.push(Buffer.from(`${start},"x":"`));
+    atOnce(checking.push(Buffer.from(`${start},"x":"`)));
     const piece = Buffer.alloc(1024 * 1024, 'x');
-    for (let i = 0; i < MAX_LINE_BYTES / piece.length; i++) checking.push(piece);
-    checking.push(Buffer.from(`"}}\n${line('b')}\n{`));
-    expect(codes(checking.end())).toEqual([
+    for (let i = 0; i < MAX_LINE_BYTES / piece.length; i++) atOnce(checking.push(piece));
+    atOnce(checking.push(Buffer.from(`"}}\n${line('b')}\n{`)));
+    expect(codes(atOnce(checking.end()))).toEqual([
       ['invalid_json_line', null, 1],
       ['invalid_json_line', null, 3],
     ]);
