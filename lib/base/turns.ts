@@ -45,14 +45,25 @@ export function atOnce<T>(steps: Steps<T>): T {
  */
 export async function inTurns<T>(steps: Steps<T>, bytes: number): Promise<T> {
   if (bytes > STEP_BYTES) await nextTurn();
-  for (;;) {
-    const from = performance.now();
-    do {
-      const { done, value } = steps.next();
-      if (done) return value;
-    } while (performance.now() - from < TURN_MS);
-    await nextTurn();
-  }
+  return pacer()(steps);
+}
+
+/** Runs steps in turns, one after the other. */
+export type Pacer = <T>(steps: Steps<T>) => Promise<T>;
+
+/** For work that comes in parts, each of few steps: together they take no longer turns than one. */
+export function pacer(): Pacer {
+  let from = performance.now();
+  return async (steps) => {
+    for (;;) {
+      while (performance.now() - from < TURN_MS) {
+        const { done, value } = steps.next();
+        if (done) return value;
+      }
+      await nextTurn();
+      from = performance.now();
+    }
+  };
 }
 
 /** Cuts bytes into pieces of one step each. */

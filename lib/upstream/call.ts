@@ -1,6 +1,6 @@
 import type { Dispatcher } from 'undici';
 import type { Clock } from '../base/clock.ts';
-import { inTurns } from '../base/turns.ts';
+import { inTurns, nextTurn } from '../base/turns.ts';
 import { type ByteBudget, LARGE_BYTES, type Receiver } from './budget.ts';
 import type { CallClass, CallRequest, CallResult } from './call-result.ts';
 import { classOfStatus, type Judgement, judgeBody, judgeLargeBody, PARSE_MOST_BYTES } from './classify.ts';
@@ -12,6 +12,12 @@ import { parseRetryAfter, type ResponseHead, readResponseHead } from './response
 
 /** Pauses between the three dials of one attempt, in ms (behaviour section 3). */
 const REDIAL_MS = [100, 200];
+
+/**
+ * Chunks between two turns of the event loop: some milliseconds of work. When each is a byte, one read of the socket brings
+ * 11,000 of them, and one turn has 32 reads. It must be more than one read brings, or what is read piles up in the socket.
+ */
+const CHUNKS_A_TURN = 12_288;
 
 /** Bytes of a large answer that are counted together: there may be one in a chunk. */
 const COUNT_BYTES = 64 * 1024;
@@ -69,6 +75,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
   /** The answer's only chunk, as nearly all have one; `chunks` takes over with the second one. */
   private firstChunk: Buffer | null = null;
   private chunks: GrowingBuffer | null = null;
+  private chunkCount = 0;
   private size = 0;
   /** The budget knows of the answer: it is large, or is decoded for long. */
   private counted = false;
@@ -141,7 +148,15 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
       return true;
     }
     this.keep(chunk);
+    if (++this.chunkCount % CHUNKS_A_TURN === 0) return this.pauseForATurn();
     return this.size < LARGE_BYTES || this.size - this.taken < COUNT_BYTES || this.count();
+  }
+
+  private pauseForATurn(): false {
+    void nextTurn().then(() => {
+      if (!this.over) this.readOn?.();
+    });
+    return false;
   }
 
   private keep(chunk: Buffer): void {
@@ -150,7 +165,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
       return;
     }
     if (this.chunks === null) {
-      this.chunks = growingBuffer(this.head?.contentLength ?? 0, this.context.maxResponseBytes);
+      this.chunks = growingBuffer(this.head?.contentLength ?? 0);
       this.chunks.append(this.firstChunk!);
       this.firstChunk = null;
     }
@@ -168,12 +183,6 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
     this.counted = true;
     this.taken += bytes;
     return this.context.budget.take(this, bytes);
-  }
-
-  private takeBody(): Buffer {
-    const body = this.chunks?.take() ?? this.firstChunk ?? EMPTY;
-    this.forget();
-    return body;
   }
 
   private forget(): void {
@@ -199,7 +208,14 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
     this.leave();
     if (this.connection !== null) this.pool.release(this.connection);
     this.connection = null;
-    const raw = this.takeBody();
+    const { chunks } = this;
+    const raw = chunks === null ? (this.firstChunk ?? EMPTY) : chunks.whole();
+    this.forget();
+    if (raw !== null) this.decode(raw);
+    else void inTurns(chunks!.join(), this.size).then((joined) => this.decode(joined));
+  }
+
+  private decode(raw: Buffer): void {
     const limits = { maxBytes: this.context.maxResponseBytes, room: this };
     const decoded = decodeBody(this.head?.contentEncoding ?? null, raw, limits);
     if (!(decoded instanceof Promise)) this.judge(decoded);

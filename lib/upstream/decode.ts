@@ -1,9 +1,10 @@
 import type { Transform } from 'node:stream';
 import * as zlib from 'node:zlib';
+import { inTurns } from '../base/turns.ts';
 import { growingBuffer } from './growing-buffer.ts';
 
 /** `body`: the decoded bytes; else why there are none. */
-export type Decoded = { body: Buffer } | { fault: 'unknown_encoding' | 'corrupt' | 'too_large' | 'too_dense' };
+export type Decoded = { body: Buffer } | { fault: 'unknown_encoding' | 'corrupt' | 'too_large' };
 
 /** What a long decoding asks for on its way. */
 export interface DecodeRoom {
@@ -30,7 +31,7 @@ const SYNC_BYTES = 16 * 1024;
 const SYNC_OUTPUT = 256 * 1024;
 
 /**
- * A body above DENSE_FROM that is more than so many times as large as what was sent is refused: no answer of a model is. A
+ * A body above DENSE_FROM that is more than so many times as large as what was sent is too large: no answer of a model is. A
  * smaller one may be: a model that repeats itself up to its limit compresses to nearly nothing.
  */
 const DENSE_FROM = 8 * 1024 * 1024;
@@ -107,20 +108,20 @@ async function decodeStream(coder: Coder, raw: Buffer, { maxBytes, room }: Decod
   const most = Math.min(maxBytes, Math.max(DENSE_FROM, raw.length * MAX_RATIO));
   await room.reserve(RESERVE_BYTES);
   let reserved = RESERVE_BYTES;
-  const decoded = growingBuffer(0, most);
+  const decoded = growingBuffer(0);
   const stream = coder.stream();
   stream.end(raw);
   try {
     for await (const piece of stream as AsyncIterable<Buffer>) {
       const size = decoded.size() + piece.length;
-      if (size > most) return { fault: most < maxBytes ? 'too_dense' : 'too_large' };
+      if (size > most) return { fault: 'too_large' };
       while (reserved < size + RESERVE_BYTES) {
         await room.reserve(RESERVE_BYTES);
         reserved += RESERVE_BYTES;
       }
       decoded.append(piece);
     }
-    return { body: decoded.take() };
+    return { body: decoded.whole() ?? (await inTurns(decoded.join(), decoded.size())) };
   } catch {
     return { fault: 'corrupt' };
   } finally {

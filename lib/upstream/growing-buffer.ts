@@ -1,41 +1,67 @@
 import { Buffer } from 'node:buffer';
+import type { Steps } from '../base/turns.ts';
 
 const FIRST_BYTES = 4 * 1024;
-/** A buffer has no room for more than this before so much has arrived: the announced length of an answer is only a claim. */
-const TRUSTED_BYTES = 1024 * 1024;
+/**
+ * From here on more memory is added in segments: to copy 32 MiB into a larger buffer holds the event loop for 20 ms. So much
+ * must have arrived, too, before there is room for an announced length, which is only a claim.
+ */
+const SEGMENT_BYTES = 1024 * 1024;
 
-/** Bytes that arrive in pieces, in one buffer of their own: kept as pieces, an answer in 1-byte chunks takes 400 times its size. */
+/** Bytes that arrive in pieces, in memory of their own: kept as pieces, an answer in 1-byte chunks takes 400 times its size. */
 export interface GrowingBuffer {
   append(piece: Buffer): void;
   size(): number;
-  /** What has arrived, without a copy. Nothing is appended after that. */
-  take(): Buffer;
+  /** What has arrived if it stands in one piece of memory, else null. Nothing is appended after that. */
+  whole(): Buffer | null;
+  /** Puts together what has arrived. A part's memory is freed as soon as it is copied. */
+  join(): Steps<Buffer>;
 }
 
-/**
- * An empty one. It grows to the `expected` size if that is known, else it doubles, up to `most`, which the caller keeps to.
- * Memory that is not written yet costs only addresses.
- */
-export function growingBuffer(expected: number, most: number): GrowingBuffer {
-  let buffer = Buffer.allocUnsafeSlow(
-    Math.min(most, expected > 0 && expected <= TRUSTED_BYTES ? expected : FIRST_BYTES),
-  );
+/** An empty one. `expected` is the size as far as it is known, else 0. Memory that is not written yet costs only addresses. */
+export function growingBuffer(expected: number): GrowingBuffer {
+  const segments: Buffer[] = [];
+  let last = Buffer.allocUnsafeSlow(expected > 0 && expected <= SEGMENT_BYTES ? expected : FIRST_BYTES);
+  let filled = 0; // of the last segment
   let size = 0;
+
+  const makeRoom = () => {
+    if (segments.length === 0 && filled < SEGMENT_BYTES) return growTo(Math.min(SEGMENT_BYTES, 4 * filled));
+    if (segments.length === 0 && expected > size) return growTo(expected);
+    segments.push(last);
+    last = Buffer.allocUnsafeSlow(SEGMENT_BYTES);
+    filled = 0;
+  };
+  const growTo = (bytes: number) => {
+    const grown = Buffer.allocUnsafeSlow(bytes);
+    last.copy(grown, 0, 0, filled);
+    freeAtOnce(last);
+    last = grown;
+  };
+
   return {
     append(piece) {
-      const needed = size + piece.length;
-      if (needed > buffer.length) {
-        const isTrusted = expected >= needed && (expected <= TRUSTED_BYTES || needed >= TRUSTED_BYTES);
-        const grown = Buffer.allocUnsafeSlow(Math.min(most, isTrusted ? expected : 2 * needed));
-        buffer.copy(grown, 0, 0, size);
-        freeAtOnce(buffer);
-        buffer = grown;
+      for (let at = 0; at < piece.length; ) {
+        if (filled === last.length) makeRoom();
+        const copied = piece.copy(last, filled, at);
+        at += copied;
+        filled += copied;
+        size += copied;
       }
-      piece.copy(buffer, size);
-      size = needed;
     },
     size: () => size,
-    take: () => buffer.subarray(0, size),
+    whole: () => (segments.length === 0 ? last.subarray(0, size) : null),
+    *join() {
+      const joined = Buffer.allocUnsafeSlow(size);
+      segments.push(last.subarray(0, filled));
+      let at = 0;
+      for (const segment of segments) {
+        at += segment.copy(joined, at);
+        freeAtOnce(segment);
+        yield;
+      }
+      return joined;
+    },
   };
 }
 

@@ -46,7 +46,7 @@ export type Slice =
  * `invalid_json`: not UTF-8 or not JSON, with the offset. `invalid_value`: JSON, but no object.
  */
 export function sliceSubmission(body: Buffer, maxItems: number, names: readonly string[] = SUBMISSION_MEMBERS): Slice {
-  return atOnce(slicing(body, maxItems, names));
+  return atOnce(sliceInSteps(body, maxItems, names));
 }
 
 /** The same in turns of the event loop: 32 MiB at once would keep answers of upstreams waiting for 65 ms and more. */
@@ -55,10 +55,11 @@ export function sliceInTurns(
   maxItems: number,
   names: readonly string[] = SUBMISSION_MEMBERS,
 ): Promise<Slice> {
-  return inTurns(slicing(body, maxItems, names), body.length);
+  return inTurns(sliceInSteps(body, maxItems, names), body.length);
 }
 
-function* slicing(body: Buffer, maxItems: number, names: readonly string[]): Steps<Slice> {
+/** The same in steps. */
+export function* sliceInSteps(body: Buffer, maxItems: number, names: readonly string[]): Steps<Slice> {
   if (!(yield* isUtf8InSteps(body))) {
     return { ok: false, code: 'invalid_json', message: 'request body is not valid UTF-8' };
   }

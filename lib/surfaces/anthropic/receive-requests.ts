@@ -1,5 +1,5 @@
 import { type Clock, uuidv7 } from '../../base/clock.ts';
-import { inTurns } from '../../base/turns.ts';
+import { pacer } from '../../base/turns.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import { collectYoung } from './collect-young.ts';
 import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
@@ -38,6 +38,7 @@ export async function receiveRequests(
 ): Promise<ReceivedRequests> {
   const input: PayloadRef = { kind: 'input', id: uuidv7(deps.clock.now()) };
   const reader = createBodyReader(limits);
+  const pace = pacer();
   let body = null as CreateBody | null;
   async function* checked(): AsyncGenerator<Uint8Array> {
     let uncollected = 0;
@@ -47,7 +48,7 @@ export async function receiveRequests(
         uncollected = 0;
         collectYoung();
       }
-      await inTurns(reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)), chunk.byteLength);
+      await pace(reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)));
       yield chunk;
     }
     body = reader.end();

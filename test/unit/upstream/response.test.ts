@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import * as zlib from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { atOnce } from '../../../lib/base/turns.ts';
@@ -115,6 +116,61 @@ describe('Content-Encoding', () => {
       expect(await decode(encoding, raw, size - 1)).toEqual({ fault: 'too_large' });
       expect(await decode(encoding, raw, size)).toEqual({ body: Buffer.alloc(size, 'x') });
     }
+  });
+});
+
+describe('a compressed body', () => {
+  const limits = { maxBytes: 64 * MIB, room: ROOM };
+  const dense = Buffer.alloc(9 * MIB, 'x');
+
+  test('of more than 8 MiB is 200 times as large as what was sent, at most', async () => {
+    const coders = { gzip: zlib.gzipSync, br: zlib.brotliCompressSync, zstd: zlib.zstdCompressSync };
+    for (const [coding, encode] of Object.entries(coders)) {
+      expect(await decodeBody(coding, encode(dense), limits)).toEqual({ fault: 'too_large' });
+      expect(await decodeBody(coding, encode(dense.subarray(0, 8 * MIB)), limits)).toHaveProperty('body');
+    }
+    // Hexadecimal of random bytes compresses about twice.
+    const usual = Buffer.from(randomBytes(5 * MIB).toString('hex'));
+    expect(await decodeBody('gzip', zlib.gzipSync(usual, { level: 1 }), limits)).toEqual({ body: usual });
+  });
+
+  test('has two codings at most', async () => {
+    const text = Buffer.from('{}');
+    const three = zlib.gzipSync(zlib.gzipSync(zlib.gzipSync(text)));
+    expect(await decodeBody('gzip, gzip, gzip', three, limits)).toEqual({ fault: 'unknown_encoding' });
+  });
+
+  test('reserves memory before it is decoded, and stops where that ends', async () => {
+    const events: string[] = [];
+    let reserved = 0;
+    let left = 4;
+    const full = Promise.withResolvers<void>();
+    const more = Promise.withResolvers<void>();
+    const room: DecodeRoom = {
+      async begin() {
+        events.push('begin');
+      },
+      async reserve(bytes) {
+        reserved += bytes;
+        if (--left !== 0) return;
+        events.push('full');
+        full.resolve();
+        await more.promise;
+      },
+      finish: () => events.push('finish'),
+    };
+    const body = Buffer.alloc(3 * MIB, 'x');
+    const decoding = decodeBody('gzip', zlib.gzipSync(body), { maxBytes: 64 * MIB, room });
+    await full.promise;
+    // The thread pool has nothing to do for it: whatever else is decoded comes back first.
+    await decodeBody('gzip', zlib.gzipSync(body), { maxBytes: 64 * MIB, room: ROOM });
+    expect(events).toEqual(['begin', 'full']);
+    expect(reserved).toBeLessThanOrEqual(MIB);
+    more.resolve();
+    expect(await decoding).toEqual({ body });
+    expect(events).toEqual(['begin', 'full', 'finish']);
+    expect(reserved).toBeGreaterThanOrEqual(body.length);
+    expect(reserved).toBeLessThan(body.length + MIB);
   });
 });
 

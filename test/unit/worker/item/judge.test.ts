@@ -93,3 +93,18 @@ test('a credential is looked at again with a newer catalogue, and when its time 
   catalog = catalogWith({ revokedAt: 1 }, 3);
   expect(good()).toBe(false);
 });
+
+test('a large item is judged like a small one, in turns of the event loop', async () => {
+  const judge = createJudge({ catalog: () => catalogWith({}), nowMs: () => 0 });
+  const judged = async (text: string) => {
+    const verdict = await judge(item, Buffer.from(text));
+    return 'judged' in verdict ? verdict.judged.model : verdict.outcome.kind === 'final' && verdict.outcome.error;
+  };
+  const pad = `"pad":"${'x'.repeat(200_000)}"`;
+  expect(await judged(`{${pad},"model":"gpt-4o"}`)).toBe('gpt-4o');
+  expect(await judged(`{${pad},"model":"gpt-4o","stream":true}`)).toBe('batch item: stream must not be true');
+  expect(await judged(`[${pad.slice(6)}]`)).toBe('batch item: request body must be a JSON object');
+  expect(await judged(`{${'"x":1,'.repeat(100_000)}"model":"gpt-4o"}`)).toBe(
+    'batch item: request body has more than 100000 members',
+  );
+});

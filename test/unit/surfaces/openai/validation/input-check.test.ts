@@ -3,6 +3,7 @@ import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { atOnce } from '../../../../../lib/base/turns.ts';
+import { MAX_MEMBERS } from '../../../../../lib/json/members.ts';
 import { MAX_FAULTS } from '../../../../../lib/surfaces/openai/validation/faults.ts';
 import {
   type Checked,
@@ -190,6 +191,26 @@ describe('a faulty input file', () => {
     const { faults } = check(lines(MAX_REQUESTS + 2));
     expect(faults.map(({ code, line: at }) => [code, at])).toEqual([['too_many_tasks', null]]);
     expect(faults[0]!.message).toContain('50002');
+  });
+
+  test('is told of a line with too many members', () => {
+    const members = (n: number) => '"x":1,'.repeat(n - 4);
+    const wide = (n: number) => `{${members(n)}${line('a').slice(1)}\n`;
+    expect(codes(check(wide(MAX_MEMBERS)))).toEqual([]);
+    expect(check(wide(MAX_MEMBERS + 1)).faults).toEqual([
+      { code: 'invalid_json_line', message: 'This line has more than 100000 members.', param: null, line: 1 },
+    ]);
+  });
+
+  test('is told of two custom_ids of megabytes that are the same, however they are escaped', () => {
+    for (const char of ['a', 'é', '😀', '\ud800']) {
+      const id = `${char}b`.repeat(50_000);
+      const plain = JSON.stringify(id);
+      const escaped = `"${[...Array(id.length).keys()].map((i) => `\\u${id.charCodeAt(i).toString(16).padStart(4, '0')}`).join('')}"`;
+      const lineOf = (json: string) => line('ID').replace('"ID"', json);
+      const text = [plain, escaped, JSON.stringify(`${id}c`)].map(lineOf).join('\n');
+      expect(codes(check(text))).toEqual([['duplicate_custom_id', 'custom_id', 2]]);
+    }
   });
 
   test('is told of a line that is longer than one may be, and reads on behind it', () => {
