@@ -1,7 +1,9 @@
 import { type Buffer, isUtf8 } from 'node:buffer';
 import { ApiError, cutText } from '../../base/errors.ts';
-import { findMembers } from '../../json/members.ts';
+import { findMembers, type Span } from '../../json/members.ts';
 import { bomLength } from '../../json/scan.ts';
+import { stringStart } from '../../json/strings.ts';
+import { startWalk, walkAtOnce } from '../../json/walk.ts';
 import { ENDPOINTS, type Endpoint } from './endpoints.ts';
 
 /** What a create asks for, checked but for the file itself. */
@@ -22,6 +24,10 @@ const WINDOW = '24h';
 const MAX_PAIRS = 16;
 const MAX_KEY = 64;
 const MAX_VALUE = 512;
+/** Properties are read up to this many, duplicates among them. */
+const MAX_READ = 1000;
+const OPEN_BRACKET = 0x5b;
+const OPEN_BRACE = 0x7b;
 const MIN_EXPIRY_SECONDS = 3600;
 const MAX_EXPIRY_SECONDS = 2_592_000;
 
@@ -30,36 +36,38 @@ const MAX_EXPIRY_SECONDS = 2_592_000;
  * Members that it does not name are ignored. Lengths of metadata are in characters (code points).
  */
 export function parseCreate(body: Buffer): CreateRequest {
-  const fields = parseObject(body);
+  const members = topLevelOf(body);
+  const fields = fieldsOf(body, members);
   return {
     inputFileId: fileIdOf(fields.input_file_id),
     endpoint: endpointOf(fields.endpoint),
     ...windowOf(fields.completion_window),
-    metadata: metadataOf(fields.metadata),
-    outputExpiresSeconds: expiryOf(fields.output_expires_after),
+    metadata: metadataOf(fields.metadata, body, members.get('metadata')),
+    outputExpiresSeconds: expiryOf(fields.output_expires_after, body, members.get('output_expires_after')),
   };
 }
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** What is larger says nothing that is valid: metadata has 111 KB at most. JSON.parse of a hostile MiB takes 0.2 s. */
-const MAX_MEMBER_BYTES = 131_072;
 const MEMBERS = ['input_file_id', 'endpoint', 'completion_window', 'metadata', 'output_expires_after'];
 
-function parseObject(body: Buffer): Fields {
+/** Only what is asked for is built, one level at a time: JSON.parse of a hostile MiB holds the event loop for 0.2 s. */
+function topLevelOf(body: Buffer): Map<string, Span> {
   if (!isUtf8(body)) throw new ApiError('invalid_json', 'request body is not valid UTF-8');
   const found = findMembers(body, MEMBERS, bomLength(body));
-  if (found.kind === 'invalid') throw new ApiError('invalid_json', undefined);
+  if (found.kind === 'invalid') throw new ApiError('invalid_json');
   if (found.kind === 'not_object') throw new ApiError('invalid_value', 'request body must be a JSON object');
-  const fields: Record<string, unknown> = {};
-  for (const [name, { start, end }] of found.members) {
-    if (end - start > MAX_MEMBER_BYTES) {
-      const message = `Invalid '${name}': too long. Expected at most ${MAX_MEMBER_BYTES} bytes, but got ${end - start} instead.`;
-      throw new ApiError('invalid_value', message, { param: name });
-    }
-    fields[name] = JSON.parse(body.toString('utf8', start, end));
-  }
-  return fields;
+  return found.members;
+}
+
+function fieldsOf(body: Buffer, members: Map<string, Span>): Fields {
+  return Object.fromEntries([...members].map(([name, span]) => [name, shallowValue(body, span)]));
+}
+
+/** The value, but for what is in an object or a list. */
+function shallowValue(body: Buffer, { start, end }: Span): unknown {
+  if (body[start] === OPEN_BRACE) return {};
+  return body[start] === OPEN_BRACKET ? [] : JSON.parse(body.toString('utf8', start, end));
 }
 
 function fileIdOf(value: unknown): string {
@@ -81,37 +89,66 @@ function windowOf(value: unknown): Record<never, never> {
   return {};
 }
 
-function metadataOf(value: unknown): Record<string, string> | null {
-  if (value === undefined || value === null) return null;
+function metadataOf(value: unknown, body: Buffer, span: Span | undefined): Record<string, string> | null {
+  if (span === undefined || value === null) return null;
   if (!isObject(value)) throw wrongType('metadata', 'an object', value);
-  const pairs = Object.entries(value);
-  if (pairs.length > MAX_PAIRS) {
-    const message = `Invalid 'metadata': too many properties. Expected at most ${MAX_PAIRS}, but got ${pairs.length} instead.`;
-    throw new ApiError('invalid_value', message, { param: 'metadata' });
-  }
+  const pairs = Object.entries(membersOf(body, span));
+  if (pairs.length > MAX_PAIRS) throw tooManyPairs(pairs.length);
   for (const [key, text] of pairs) {
     const param = `metadata.${cutText(key)}`;
     checkLength('metadata', 'key', key, MAX_KEY);
     if (typeof text !== 'string') throw wrongType(param, 'a string', text);
     checkLength(param, 'value', text, MAX_VALUE);
   }
-  return value as Record<string, string>;
+  return Object.fromEntries(pairs) as Record<string, string>;
+}
+
+/** All members of an object, a few more than are allowed at most: then it is refused by their number. */
+function membersOf(body: Buffer, { start, end }: Span): Fields {
+  const fields: Record<string, unknown> = {};
+  let count = 0;
+  let key = '';
+  const walk = startWalk(start, 1, {
+    key(keyAt) {
+      count++;
+      if (count <= MAX_READ) key = stringStart(body, keyAt, body.length);
+    },
+    value(from, to) {
+      if (count <= MAX_READ) define(fields, key, shallowValue(body, { start: from, end: to }));
+    },
+  });
+  walkAtOnce(walk, body.subarray(0, end));
+  if (count > MAX_READ) throw tooManyPairs(count);
+  return fields;
+}
+
+/** As JSON.parse does it: `__proto__` is a name like any other. */
+function define(fields: Record<string, unknown>, key: string, value: unknown): void {
+  Object.defineProperty(fields, key, { value, enumerable: true, configurable: true, writable: true });
+}
+
+function tooManyPairs(count: number): ApiError {
+  const message = `Invalid 'metadata': too many properties. Expected at most ${MAX_PAIRS}, but got ${count} instead.`;
+  return new ApiError('invalid_value', message, { param: 'metadata' });
 }
 
 function checkLength(param: string, what: string, text: string, max: number): void {
   // A character is one or two UTF-16 units: only in between does it have to be counted.
   if (text.length <= max) return;
-  const length = [...text].length;
+  let length = 0;
+  for (const _ of text) length++;
   if (length <= max) return;
   const message = `Invalid '${param}': ${what} too long. Expected at most ${max} characters, but got ${length} instead.`;
   throw new ApiError('invalid_value', message, { param });
 }
 
-function expiryOf(value: unknown): number | null {
+function expiryOf(value: unknown, body: Buffer, span: Span | undefined): number | null {
   const param = 'output_expires_after';
-  if (value === undefined || value === null) return null;
+  if (span === undefined || value === null) return null;
   if (!isObject(value)) throw wrongType(param, 'an object', value);
-  const { anchor, seconds } = value;
+  const found = findMembers(body.subarray(span.start, span.end), ['anchor', 'seconds']);
+  const members = found.kind === 'object' ? found.members : new Map<string, Span>();
+  const { anchor, seconds } = fieldsOf(body.subarray(span.start, span.end), members);
   if (anchor === undefined) throw missing(`${param}.anchor`);
   if (anchor !== 'created_at') throw unsupported(`${param}.anchor`, anchor, ['created_at']);
   if (seconds === undefined) throw missing(`${param}.seconds`);
