@@ -7,6 +7,7 @@ import { benchClaim } from './claim.ts';
 import { benchDrain, benchDrainAws } from './drain.ts';
 import { benchFairness } from './fairness.ts';
 import { benchGrowth } from './growth.ts';
+import { benchHostile } from './hostile.ts';
 import { benchIdle } from './idle.ts';
 import { benchLimited } from './limited.ts';
 import { benchLimits } from './limits.ts';
@@ -52,6 +53,7 @@ const SECTIONS: Readonly<Record<string, (bed: Bed) => Promise<Figure[]>>> = {
   start: benchStart,
   idle: benchIdle,
   memory: benchMemory,
+  hostile: benchHostile,
   bloat: benchBloat,
   growth: benchGrowth,
   soak: benchSoak,

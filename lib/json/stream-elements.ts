@@ -1,8 +1,9 @@
 import { Buffer } from 'node:buffer';
-import { keyIs } from './members.ts';
-import { skipSpace, skipString, skipValue } from './scan.ts';
+import { piecesOf, type Steps } from '../base/turns.ts';
+import { MAX_MEMBERS, nameOf } from './members.ts';
+import { skipSpace } from './scan.ts';
 import { utf8Check } from './utf8.ts';
-import { type ValueEnd, valueEnd } from './value-end.ts';
+import { advance, startWalk, type Walk, type WalkEvents } from './walk.ts';
 
 /** What is found on the way, in the order of the document. The bytes given are good until the call returns. */
 export interface ElementSink {
@@ -14,6 +15,14 @@ export interface ElementSink {
   member(name: string, bytes: Buffer, start: number, end: number): void;
 }
 
+/** Is told of the members of each element, depth 1 being those of the element itself. Offsets count from its first byte. */
+export interface ElementEvents extends WalkEvents {
+  /** The element's bytes, as far as they are there. */
+  bytes: Buffer;
+  /** The next element begins. */
+  begin(): void;
+}
+
 export interface ElementScannerOptions {
   /** Top-level member whose elements are wanted. */
   array: string;
@@ -21,8 +30,7 @@ export interface ElementScannerOptions {
   members: readonly string[];
   /** Longest element, or other value, in bytes: so much is kept in memory at most. */
   maxValueBytes: number;
-  /** Passes one element as `skipValue` does, which it is unless given. May be called again for the same element. */
-  measure?(bytes: Buffer, at: number): number;
+  events?: ElementEvents;
 }
 
 /** Why a document is none. Offsets count from its start. */
@@ -30,11 +38,14 @@ export type StreamFault =
   | { kind: 'not_utf8' }
   | { kind: 'invalid'; offset: number; atEnd: boolean }
   | { kind: 'too_long'; offset: number; element: boolean }
-  | { kind: 'not_object' };
+  | { kind: 'not_object' }
+  /** More than MAX_MEMBERS at the top level. */
+  | { kind: 'too_many_members' };
 
 /** Reads one document; after a fault it is not to be used again. */
 export interface ElementScanner {
-  push(chunk: Buffer): StreamFault | null;
+  /** After each step, what the sink was given last is still good. */
+  push(chunk: Buffer): Steps<StreamFault | null>;
   end(): StreamFault | null;
 }
 
@@ -60,6 +71,7 @@ const CLOSE_BRACE = 0x7d;
 const BOM = [0xef, 0xbb, 0xbf];
 
 const NOT_UTF8: StreamFault = { kind: 'not_utf8' };
+const TOO_MANY_MEMBERS: StreamFault = { kind: 'too_many_members' };
 const NOT_OBJECT: StreamFault = { kind: 'not_object' };
 
 /**
@@ -71,21 +83,17 @@ export function elementScanner(options: ElementScannerOptions, sink: ElementSink
   const utf8 = utf8Check();
   const carry = carrier(options.maxValueBytes);
   const names = [options.array, ...options.members];
-  const measureElement = options.measure ?? skipValue;
+  const { events } = options;
+  let walk: Walk = startWalk(0); // through the current key, value or element
   let state = START;
   let mark = 0; // bytes of a byte order mark passed
   let base = 0; // offset of the current piece
+  let keys = 0;
   let name: string | undefined; // of the current member, if it is wanted
 
   const invalid = (offset: number): StreamFault => ({ kind: 'invalid', offset, atEnd: false });
   const endsAt = (offset: number): StreamFault => ({ kind: 'invalid', offset, atEnd: true });
   const tooLong = (offset: number): StreamFault => ({ kind: 'too_long', offset, element: state === ELEMENT });
-
-  const measure = (bytes: Buffer, at: number): number => {
-    if (state === ELEMENT) return measureElement(bytes, at);
-    if (state === VALUE) return skipValue(bytes, at);
-    return bytes[at] === QUOTE ? skipString(bytes, at + 1) : -1 - at;
-  };
 
   /** A key, member value or element is whole. */
   const take = (bytes: Buffer, start: number, end: number, offset: number): void => {
@@ -97,35 +105,44 @@ export function elementScanner(options: ElementScannerOptions, sink: ElementSink
       else if (name !== undefined) sink.member(name, bytes, start, end);
       state = AFTER_VALUE;
     } else {
-      name = names.find((candidate) => keyIs(bytes, start, candidate));
+      name = nameOf(bytes, start, names);
+      keys++;
       state = COLON;
     }
   };
 
-  /** Passes a token that starts at `at`: gives its end, or the chunk's when it goes on, or a fault. */
+  /** Goes on through the current token; true: it goes on behind `bytes`, which start where it does. */
+  const walkOn = (bytes: Buffer): boolean => {
+    if (state === ELEMENT && events !== undefined) events.bytes = bytes;
+    return advance(walk, bytes, bytes.length);
+  };
+
+  /** Passes a token that starts at `at`: returns its end, or the chunk's when it goes on, or a fault. */
   const pass = (chunk: Buffer, at: number): number | StreamFault => {
-    const end = measure(chunk, at);
-    if (end < 0 ? -1 - end >= chunk.length : end === chunk.length && isDigit(chunk[at]!)) {
-      return carry.start(chunk, at, base + at) ? chunk.length : tooLong(base + at);
-    }
-    if (end < 0) return invalid(base - 1 - end);
-    if (end - at > options.maxValueBytes) return tooLong(base + at);
-    take(chunk, at, end, base + at);
-    return end;
+    if (state === KEY && chunk[at] !== QUOTE) return invalid(base + at);
+    const isElement = state === ELEMENT && events !== undefined;
+    if (isElement) events.begin();
+    walk = isElement ? startWalk(0, 1, events) : startWalk(0);
+    const bytes = chunk.subarray(at);
+    if (walkOn(bytes)) return carry.start(bytes, base + at) ? chunk.length : tooLong(base + at);
+    const { end } = walk;
+    if (end < 0) return invalid(base + at - 1 - end);
+    if (end > options.maxValueBytes) return tooLong(base + at);
+    take(bytes, 0, end, base + at);
+    return at + end;
   };
 
   /** The same for one whose start came before. */
   const goOn = (chunk: Buffer): number | StreamFault => {
-    const stop = carry.add(chunk);
-    if (stop === TOO_LONG) return tooLong(carry.offset());
-    if (stop < 0) return chunk.length;
+    const before = carry.bytes().length;
+    const isWhole = carry.add(chunk);
     const bytes = carry.bytes();
-    const end = measure(bytes, 0);
+    if (walkOn(bytes)) return isWhole ? chunk.length : tooLong(carry.offset());
+    const { end } = walk;
     if (end < 0) return invalid(carry.offset() - 1 - end);
-    if (end !== bytes.length) return invalid(carry.offset() + end);
     carry.drop();
     take(bytes, 0, end, carry.offset());
-    return stop;
+    return end - before;
   };
 
   /** Passes one byte of structure, or the token that starts there. */
@@ -174,50 +191,46 @@ export function elementScanner(options: ElementScannerOptions, sink: ElementSink
     }
   };
 
+  function* pushPiece(piece: Buffer): Steps<StreamFault | null> {
+    if (!utf8.push(piece)) return NOT_UTF8;
+    let at = 0;
+    while (state === START && mark < 3 && base + at === mark && at < piece.length && piece[at] === BOM[mark]) {
+      mark++;
+      at++;
+    }
+    if (carry.active() && piece.length > 0) {
+      const next = goOn(piece);
+      if (typeof next !== 'number') return next;
+      at = next;
+      yield; // before the next cut value is put in the place of this one
+    }
+    for (;;) {
+      if (at < piece.length && piece[at]! <= SPACE) at = skipSpace(piece, at);
+      if (at >= piece.length) break;
+      const next = step(piece, at);
+      if (typeof next !== 'number') return next;
+      at = next;
+    }
+    base += piece.length;
+    return keys > MAX_MEMBERS ? TOO_MANY_MEMBERS : null;
+  }
+
   return {
-    push(chunk) {
-      if (!utf8.push(chunk)) return NOT_UTF8;
-      let at = 0;
-      while (state === START && mark < 3 && base + at === mark && at < chunk.length && chunk[at] === BOM[mark]) {
-        mark++;
-        at++;
+    *push(chunk) {
+      for (const piece of piecesOf(chunk)) {
+        const fault = yield* pushPiece(piece);
+        if (fault !== null) return fault;
+        yield;
       }
-      if (carry.active() && chunk.length > 0) {
-        const next = goOn(chunk);
-        if (typeof next !== 'number') return next;
-        at = next;
-      }
-      for (;;) {
-        if (at < chunk.length && chunk[at]! <= SPACE) at = skipSpace(chunk, at);
-        if (at >= chunk.length) break;
-        const next = step(chunk, at);
-        if (typeof next !== 'number') return next;
-        at = next;
-      }
-      base += chunk.length;
       return null;
     },
     end() {
       if (!utf8.end()) return NOT_UTF8;
-      if (carry.active()) {
-        // Cut off; unless it is faulty before that.
-        const bytes = carry.bytes();
-        const end = measure(bytes, 0);
-        const fault = end < 0 ? -1 - end : end; // a word may be whole, with a byte behind it that no word has
-        return fault < bytes.length ? invalid(carry.offset() + fault) : endsAt(base);
-      }
       return state === END ? null : endsAt(base);
     },
   };
 }
 
-/** What may go on where a piece ends, although it could be whole. */
-function isDigit(byte: number): boolean {
-  return byte === 0x2d || (byte >= 0x30 && byte <= 0x39);
-}
-
-const GOES_ON = -1;
-const TOO_LONG = -2;
 /** Beyond this the next buffer is of the full size: doubling on would copy, and hold, twice as much. */
 const GROW_UNTIL = 1024 * 1024;
 
@@ -229,43 +242,38 @@ function carrier(maxBytes: number) {
   let buffer = Buffer.allocUnsafeSlow(0);
   let length = 0;
   let start = 0;
-  let finder: ValueEnd | null = null;
+  let isActive = false;
 
-  const append = (chunk: Buffer, from: number, to: number): boolean => {
-    const needed = length + to - from;
-    if (needed > maxBytes) return false;
+  /** False: there was no room for all of it. */
+  const add = (chunk: Buffer): boolean => {
+    const needed = Math.min(maxBytes, length + chunk.length);
     if (needed > buffer.length) {
       const size = needed > GROW_UNTIL ? maxBytes : Math.min(maxBytes, Math.max(2 * needed, 64 * 1024));
       const grown = Buffer.allocUnsafeSlow(size);
       buffer.copy(grown, 0, 0, length);
       buffer = grown;
     }
-    chunk.copy(buffer, length, from, to);
+    const copied = chunk.copy(buffer, length, 0, needed - length);
     length = needed;
-    return true;
+    return copied === chunk.length;
   };
 
   return {
-    active: () => finder !== null,
+    active: () => isActive,
     /** Where the value stands in the document. */
     offset: () => start,
     bytes: () => buffer.subarray(0, length),
     /** Takes the start of a value, up to the piece's end; false when that alone is too long. */
-    start(chunk: Buffer, from: number, offset: number): boolean {
+    start(bytes: Buffer, offset: number): boolean {
       length = 0;
       start = offset;
-      finder = valueEnd();
-      finder.find(chunk, from);
-      return append(chunk, from, chunk.length);
+      isActive = true;
+      return add(bytes);
     },
-    /** Takes more of it: gives where it ends in this piece, GOES_ON or TOO_LONG. */
-    add(chunk: Buffer): number {
-      const end = finder!.find(chunk, 0);
-      if (!append(chunk, 0, end < 0 ? chunk.length : end)) return TOO_LONG;
-      return end < 0 ? GOES_ON : end;
-    },
+    /** Takes more of it; false when there was no room for the whole piece. */
+    add,
     drop() {
-      finder = null;
+      isActive = false;
     },
   };
 }

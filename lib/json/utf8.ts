@@ -1,4 +1,5 @@
 import { Buffer, isUtf8 } from 'node:buffer';
+import { piecesOf, type Steps } from '../base/turns.ts';
 
 /** Checks that bytes which come in pieces are UTF-8 (RFC 3629: no overlong forms, no surrogates). */
 export interface Utf8Check {
@@ -55,4 +56,14 @@ function lastWhole(chunk: Uint8Array, from: number): number {
     return at + lengthOf(byte) > chunk.length ? at : chunk.length;
   }
   return chunk.length;
+}
+
+/** Checks a whole buffer, as `isUtf8` does, in steps. */
+export function* isUtf8InSteps(bytes: Buffer): Steps<boolean> {
+  const check = utf8Check();
+  for (const piece of piecesOf(bytes)) {
+    if (!check.push(piece)) return false;
+    yield;
+  }
+  return check.end();
 }

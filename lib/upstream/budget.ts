@@ -1,4 +1,4 @@
-/** Answers below this are not counted: slots bound them well enough, and they are nearly all there are. */
+/** Answers below this are not counted, unless they are decoded for long: slots bound them, and nearly all are so small. */
 export const LARGE_BYTES = 1024 * 1024;
 
 /** A call whose answer is being received. */

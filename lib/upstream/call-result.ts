@@ -31,7 +31,10 @@ export interface CallResult {
   status: number;
   /** The decoded body (gzip, deflate, br, zstd undone), of any status; null when it did not arrive whole. */
   body: Buffer | null;
-  /** Of a `success` below 1 MiB: the body as JSON.parse gave it, so that usage and finish reason cost no second parse. */
+  /**
+   * Of a `success`: the body as JSON.parse gave it, so that usage and finish reason cost no second parse. Of one above 64 KiB
+   * only the members that say these (`readLargeAnswer`).
+   */
   parsed: unknown;
   /** `not_json`, `no_response` (JSON, no object) or `error_inside` for `bad_response`; else null. */
   badReason: 'not_json' | 'no_response' | 'error_inside' | null;

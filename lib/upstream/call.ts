@@ -1,14 +1,26 @@
 import type { Dispatcher } from 'undici';
 import type { Clock } from '../base/clock.ts';
+import { inTurns, nextTurn } from '../base/turns.ts';
 import { type ByteBudget, LARGE_BYTES, type Receiver } from './budget.ts';
 import type { CallClass, CallRequest, CallResult } from './call-result.ts';
-import { classOfStatus, judgeBody } from './classify.ts';
+import { classOfStatus, type Judgement, judgeBody, judgeLargeBody, PARSE_MOST_BYTES } from './classify.ts';
 import type { Connection, Holder, OriginPool } from './connections.ts';
-import { type Decoded, decodeBody } from './decode.ts';
+import { type Decoded, type DecodeRoom, decodeBody } from './decode.ts';
+import type { Gate } from './gate.ts';
+import { freeAtOnce, type GrowingBuffer, growingBuffer } from './growing-buffer.ts';
 import { parseRetryAfter, type ResponseHead, readResponseHead } from './response-head.ts';
 
 /** Pauses between the three dials of one attempt, in ms ("Upstream outcome classes" in docs/spec/gateway-rules.md). */
 const REDIAL_MS = [100, 200];
+
+/**
+ * Chunks between two turns of the event loop: some milliseconds of work. When each is a byte, one read of the socket brings
+ * 11,000 of them, and one turn has 32 reads. It must be more than one read brings, or what is read piles up in the socket.
+ */
+const CHUNKS_A_TURN = 12_288;
+
+/** Bytes of a large answer that are counted together: there may be one in a chunk. */
+const COUNT_BYTES = 64 * 1024;
 
 const EMPTY = Buffer.alloc(0);
 
@@ -23,6 +35,8 @@ export interface CallContext {
   /** Calls between two dials, which no connection holds. A Set of all calls in flight would cost 4 us a call. */
   pausing: Set<Call>;
   budget: ByteBudget;
+  /** Long decodings at a time. */
+  decoding: Gate;
 }
 
 /**
@@ -39,7 +53,7 @@ export interface CallContext {
  * A class, because undici wants an object with methods, and one with a prototype is a single allocation a call. The raw
  * callbacks (onHeaders with unparsed pairs) cost 8 % less a request than undici's newer ones.
  */
-export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
+export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, DecodeRoom {
   /** In `awakeMs`; time in which we ourselves did not read does not count. */
   private deadline: number;
   private readonly request: CallRequest;
@@ -58,13 +72,18 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
   private status = 0;
   private head: ResponseHead | null = null;
   private retryAfterMs: number | null = null;
-  private chunks: Buffer[] = [];
-  /** Takes the bytes of a large answer in place of `chunks`, where its length is known. */
-  private whole: Buffer | null = null;
+  /** The answer's only chunk, as nearly all have one; `chunks` takes over with the second one. */
+  private firstChunk: Buffer | null = null;
+  private chunks: GrowingBuffer | null = null;
+  private chunkCount = 0;
   private size = 0;
-  /** Bytes counted in the budget; 0 while the answer is not large. */
+  /** The budget knows of the answer: it is large, or is decoded for long. */
+  private counted = false;
+  /** Bytes counted in the budget. */
   private taken = 0;
   private pausedAt: number | null = null;
+  /** Goes on with a decoding that waits for the budget. */
+  private decodeOn: (() => void) | null = null;
   private readOn: (() => void) | null = null;
   private readonly startedAt: number;
   private responseStartedAt: number | null = null;
@@ -128,46 +147,51 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
       this.endTooLarge();
       return true;
     }
-    if (this.whole === null) this.chunks.push(chunk);
-    else if (chunk.copy(this.whole, this.size - chunk.length) < chunk.length) {
-      this.end('network'); // more than its Content-Length, which undici would have refused
-      return true;
+    this.keep(chunk);
+    if (++this.chunkCount % CHUNKS_A_TURN === 0) return this.pauseForATurn();
+    return this.size < LARGE_BYTES || this.size - this.taken < COUNT_BYTES || this.count();
+  }
+
+  private pauseForATurn(): false {
+    void nextTurn().then(() => {
+      if (!this.over) this.readOn?.();
+    });
+    return false;
+  }
+
+  private keep(chunk: Buffer): void {
+    if (this.chunks === null && this.firstChunk === null) {
+      this.firstChunk = chunk;
+      return;
     }
-    return this.size < LARGE_BYTES || this.count();
+    if (this.chunks === null) {
+      this.chunks = growingBuffer(this.head?.contentLength ?? 0);
+      this.chunks.append(this.firstChunk!);
+      this.firstChunk = null;
+    }
+    this.chunks.append(chunk);
   }
 
   /** Counts what has arrived since the last time; false when the budget wants us to stop reading. */
   private count(): boolean {
-    if (this.taken === 0) this.gather();
-    const more = this.size - this.taken;
-    this.taken = this.size;
-    if (this.context.budget.take(this, more)) return true;
+    if (this.take(this.size - this.taken)) return true;
     this.pausedAt = this.context.awakeMs();
     return false;
   }
 
-  /**
-   * A thousand chunks of a large answer live long enough to be collected late, and joining them takes its size again: 64
-   * answers of 64 MiB grew the process by 774 MiB. Memory that is not written yet costs nothing but addresses.
-   */
-  private gather(): void {
-    const length = this.head?.contentLength ?? 0;
-    if (length < this.size) return;
-    this.whole = Buffer.allocUnsafeSlow(length);
-    let at = 0;
-    for (const chunk of this.chunks) at += chunk.copy(this.whole, at);
-    this.chunks = [];
+  private take(bytes: number): boolean {
+    this.counted = true;
+    this.taken += bytes;
+    return this.context.budget.take(this, bytes);
   }
 
-  private takeBody(): Buffer {
-    const { chunks, whole } = this;
-    this.chunks = [];
-    this.whole = null;
-    if (whole !== null) return whole.subarray(0, this.size);
-    return chunks.length === 1 ? chunks[0]! : this.size === 0 ? EMPTY : Buffer.concat(chunks);
+  private forget(): void {
+    this.firstChunk = null;
+    this.chunks = null;
   }
 
   resume(): void {
+    this.decodeOn?.();
     if (this.pausedAt === null) return;
     this.deadline += this.context.awakeMs() - this.pausedAt;
     this.pausedAt = null;
@@ -184,9 +208,49 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
     this.leave();
     if (this.connection !== null) this.pool.release(this.connection);
     this.connection = null;
-    const decoded = decodeBody(this.head?.contentEncoding ?? null, this.takeBody(), this.context.maxResponseBytes);
-    if (decoded instanceof Promise) void decoded.then((later) => this.judge(later));
-    else this.judge(decoded);
+    const { chunks } = this;
+    const raw = chunks === null ? (this.firstChunk ?? EMPTY) : chunks.whole();
+    this.forget();
+    if (raw !== null) this.decode(raw);
+    else void inTurns(chunks!.join(), this.size).then((joined) => this.decode(joined));
+  }
+
+  private decode(raw: Buffer): void {
+    const limits = { maxBytes: this.context.maxResponseBytes, room: this };
+    const decoded = decodeBody(this.head?.contentEncoding ?? null, raw, limits);
+    if (!(decoded instanceof Promise)) this.judge(decoded);
+    else
+      void decoded.then((later) => {
+        if (raw.length >= LARGE_BYTES) freeAtOnce(raw);
+        this.judge(later);
+      });
+  }
+
+  /** Of a decoding: a small answer may grow, so that it begins when the budget has room. */
+  async begin(): Promise<void> {
+    if (!this.take(0)) await this.waitForBudget();
+    await this.context.decoding.enter();
+  }
+
+  async reserve(bytes: number): Promise<void> {
+    if (this.take(bytes)) return;
+    // Others may be nearer to their end, the oldest of all answers for one.
+    this.context.decoding.leave();
+    await this.waitForBudget();
+    await this.context.decoding.enter();
+  }
+
+  finish(): void {
+    this.context.decoding.leave();
+  }
+
+  private waitForBudget(): Promise<void> {
+    return new Promise((resolve) => {
+      this.decodeOn = () => {
+        this.decodeOn = null;
+        resolve();
+      };
+    });
   }
 
   onError(): void {
@@ -237,11 +301,18 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
     const byStatus = classOfStatus(this.status, this.retryAfterMs);
     const body = 'body' in decoded ? decoded.body : null;
     if (byStatus !== 'success') this.settle(byStatus, body);
-    else if (body !== null) {
-      const { badReason, parsed } = judgeBody(this.request.adapter, body);
-      this.settle(badReason === null ? 'success' : 'bad_response', body, badReason, parsed);
-    } else if ('fault' in decoded && decoded.fault === 'too_large') this.settle('too_large', null);
+    else if (body !== null) this.judgeSuccess(body);
+    else if ('fault' in decoded && decoded.fault === 'too_large') this.settle('too_large', null);
     else this.settle('bad_response', null, 'not_json');
+  }
+
+  private judgeSuccess(body: Buffer): void {
+    const { adapter } = this.request;
+    const settle = ({ badReason, parsed }: Judgement) => {
+      this.settle(badReason === null ? 'success' : 'bad_response', body, badReason, parsed);
+    };
+    if (body.length <= PARSE_MOST_BYTES) settle(judgeBody(adapter, body));
+    else void inTurns(judgeLargeBody(adapter, body), body.length).then(settle);
   }
 
   private leave(): void {
@@ -253,8 +324,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
   }
 
   private closeConnection(): void {
-    this.chunks = [];
-    this.whole = null;
+    this.forget();
     if (this.connection === null) return;
     this.abortExchange?.();
     this.pool.drop(this.connection);
@@ -267,10 +337,8 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver {
     badReason: CallResult['badReason'] = null,
     parsed: unknown = undefined,
   ): void {
-    if (this.taken > 0) {
-      const kept = body !== null && body.length >= LARGE_BYTES ? body.length : 0;
-      this.context.budget.end(this, this.taken, kept);
-    } else if (body !== null && body.length >= LARGE_BYTES) this.context.budget.give(-body.length); // small until decoded
+    const kept = body !== null && body.length >= LARGE_BYTES ? body.length : 0;
+    if (this.counted) this.context.budget.end(this, this.taken, kept);
     this.resolve({
       class: callClass,
       status: this.status,

@@ -1,9 +1,11 @@
 import type { Dispatcher } from 'undici';
 import type { Clock } from '../base/clock.ts';
-import { createByteBudget, LARGE_BYTES } from './budget.ts';
+import { type ByteBudget, createByteBudget, LARGE_BYTES } from './budget.ts';
 import { Call, type CallContext } from './call.ts';
 import type { CallResult, UpstreamClient } from './call-result.ts';
 import { createOriginPool, type OriginPool } from './connections.ts';
+import { createGate } from './gate.ts';
+import { freeAtOnce } from './growing-buffer.ts';
 
 /**
  * Deadlines and signals are looked at this often, by one timer. A listener on the signal would cost every call 2 us of
@@ -16,6 +18,9 @@ const TICK_MS = 50;
  * answers that came meanwhile are read only after it, and would all be time-outs.
  */
 const STOOD_STILL_MS = 1_000;
+
+/** Long decodings at a time: libuv has four threads, which files and DNS use, too. */
+const DECODINGS = 2;
 
 /** An origin without a call for this long is forgotten when a new one comes up. */
 const ORIGIN_IDLE_MS = 60_000;
@@ -39,6 +44,8 @@ export interface UpstreamClientOptions {
   maxResponseBytes?: number;
   /** Bytes of large answers held at once (see `ByteBudget`); default 256 MiB. */
   heldBytes?: number;
+  /** In place of one of `heldBytes`. */
+  budget?: ByteBudget;
 }
 
 interface Route {
@@ -65,7 +72,8 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
     maxResponseBytes: options.maxResponseBytes ?? 64 * 1024 * 1024,
     open: 0,
     pausing: new Set(),
-    budget: createByteBudget(options.heldBytes ?? 256 * 1024 * 1024),
+    budget: options.budget ?? createByteBudget(options.heldBytes ?? 256 * 1024 * 1024),
+    decoding: createGate(DECODINGS),
   };
   let timer: NodeJS.Timeout | null = null;
   let closed = false;
@@ -150,15 +158,6 @@ export function createUpstreamClient(options: UpstreamClientOptions): UpstreamCl
       timer = null;
     },
   };
-}
-
-/**
- * Frees the memory of a body that nobody reads any more. V8 collects buffers this large late: three of 64 MiB stood beside
- * what the budget counts. Only memory that is the body's alone; it reads as empty from then on.
- */
-function freeAtOnce(body: Buffer): void {
-  const { buffer } = body;
-  if (buffer instanceof ArrayBuffer && buffer.byteLength === body.length) buffer.transfer(0);
 }
 
 function parseRoute(url: string): Route | null {

@@ -1,22 +1,28 @@
 import { Buffer, isUtf8 } from 'node:buffer';
-import { findMembers, keyIs, type Members, scanMembers } from '../json/members.ts';
-import { expectEnd, skipSpace, skipValue } from '../json/scan.ts';
+import type { Steps } from '../base/turns.ts';
+import { keyIs, MAX_MEMBERS } from '../json/members.ts';
+import { stringStart } from '../json/strings.ts';
+import { isUtf8InSteps } from '../json/utf8.ts';
+import { isObject, startDocument, type Walk, type WalkEvents, walkAtOnce, walkInSteps } from '../json/walk.ts';
 
 /** More top-level `model` keys than this are no mistake: replacing them all would multiply the item's size. */
 const MAX_MODEL_KEYS = 64;
 
+/** No catalogue has a name as long. */
+const MAX_MODEL_CHARS = 16_384;
+
 const QUOTE = 0x22;
-const BACKSLASH = 0x5c;
-const OPEN_BRACE = 0x7b;
 
 /** What a worker needs to know of an item before it sends the item's own bytes. */
 export type ItemPeek =
   /** Not JSON or not UTF-8: cannot be, after the check at submit, unless the stored bytes were harmed. */
   | { kind: 'invalid' }
   | { kind: 'not_object' }
+  /** More than MAX_MEMBERS at the top level. */
+  | { kind: 'too_many_members' }
   | {
       kind: 'object';
-      /** The last `model`, decoded, of any length (cut it before it is stored or shown); null unless a string. */
+      /** The last `model`, decoded, of at most 16,384 characters (cut it before it is stored or shown); null unless a string. */
       model: string | null;
       /** Why `model` is null: `repeated` means more than 64 `model` keys. */
       modelIs: 'string' | 'missing' | 'not_string' | 'repeated';
@@ -29,41 +35,58 @@ export type ItemPeek =
 /**
  * Reads `model` and `stream` at the top level of an item, whole validation included, without building the rest: 1.0 us
  * for the 640 bytes of bench/slice.ts, where JSON.parse takes 2.3. White space around the item is tolerated. Never
- * throws, and a harmed item never loops.
+ * throws, and a harmed item never loops. In one go, so only for items of few steps.
  */
 export function peekItem(item: Buffer): ItemPeek {
-  const start = skipSpace(item, 0);
-  if (item[start] !== OPEN_BRACE) {
-    return expectEnd(item, skipValue(item, start)) < 0 || !isUtf8(item) ? { kind: 'invalid' } : { kind: 'not_object' };
+  const members = new ItemMembers(item);
+  const walk = startDocument(0, 1, members);
+  const end = walkAtOnce(walk, item);
+  return end < 0 || !isUtf8(item) ? { kind: 'invalid' } : peeked(walk, item, members);
+}
+
+/** The same in steps. */
+export function* peekItemInSteps(item: Buffer): Steps<ItemPeek> {
+  const members = new ItemMembers(item);
+  const walk = startDocument(0, 1, members);
+  const end = yield* walkInSteps(walk, item);
+  return end < 0 || !(yield* isUtf8InSteps(item)) ? { kind: 'invalid' } : peeked(walk, item, members);
+}
+
+/** A class, because one with a prototype is a single allocation an item. */
+class ItemMembers implements WalkEvents {
+  readonly modelSpans: [number, number][] = [];
+  models = 0;
+  members = 0;
+  stream = false;
+  private readonly item: Buffer;
+  private isModel = false;
+  private isStream = false;
+
+  constructor(item: Buffer) {
+    this.item = item;
   }
-  const modelSpans: [number, number][] = [];
-  let models = 0;
-  let stream = false;
-  const end = scanMembers(item, start, (keyAt, valueAt) => {
-    const valueEnd = skipValue(item, valueAt);
-    if (valueEnd < 0) return valueEnd;
-    if (keyIs(item, keyAt, 'model')) {
-      if (models++ < MAX_MODEL_KEYS) modelSpans.push([valueAt, valueEnd]);
-    } else if (keyIs(item, keyAt, 'stream')) {
-      // No other JSON value starts with a t.
-      stream = item[valueAt] === 0x74;
-    }
-    return valueEnd;
-  });
-  if (expectEnd(item, end) < 0 || !isUtf8(item)) return { kind: 'invalid' };
+
+  key(keyAt: number): void {
+    this.members++;
+    this.isModel = keyIs(this.item, keyAt, 'model');
+    this.isStream = !this.isModel && keyIs(this.item, keyAt, 'stream');
+  }
+
+  value(start: number, end: number): void {
+    // No other JSON value starts with a t.
+    if (this.isStream) this.stream = this.item[start] === 0x74;
+    else if (this.isModel && this.models++ < MAX_MODEL_KEYS) this.modelSpans.push([start, end]);
+  }
+}
+
+function peeked(walk: Walk, item: Buffer, { modelSpans, models, members, stream }: ItemMembers): ItemPeek {
+  if (!isObject(walk, item)) return { kind: 'not_object' };
+  if (members > MAX_MEMBERS) return { kind: 'too_many_members' };
   const last = modelSpans.at(-1);
   if (last === undefined) return { kind: 'object', model: null, modelIs: 'missing', modelSpans, stream };
   if (models > MAX_MODEL_KEYS) return { kind: 'object', model: null, modelIs: 'repeated', modelSpans: [], stream };
   if (item[last[0]] !== QUOTE) return { kind: 'object', model: null, modelIs: 'not_string', modelSpans, stream };
-  return { kind: 'object', model: decodeString(item, last[0], last[1]), modelIs: 'string', modelSpans, stream };
-}
-
-/** The text of a valid JSON string that stands at `[start, end)`, quotes included. */
-function decodeString(bytes: Buffer, start: number, end: number): string {
-  for (let at = start; at < end; at++) {
-    if (bytes[at] === BACKSLASH) return JSON.parse(bytes.toString('utf8', start, end)) as string;
-  }
-  return bytes.toString('utf8', start + 1, end - 1);
+  return { kind: 'object', model: stringStart(item, last[0], MAX_MODEL_CHARS), modelIs: 'string', modelSpans, stream };
 }
 
 /**
@@ -80,14 +103,4 @@ export function replaceModel(item: Buffer, spans: readonly (readonly [number, nu
   }
   pieces.push(item.subarray(from));
   return pieces;
-}
-
-/**
- * Whether an upstream's answer is a JSON object, by full validation (UTF-8 included) without building it. A byte order
- * mark is `invalid`, as for JSON.parse: the bytes go into the results document as they are. With the spans of the named
- * top-level members (ASCII names, the last of duplicates) `usage` or `error` of a large answer can be parsed alone:
- * `JSON.parse(body.toString('utf8', start, end))`.
- */
-export function topLevelMembers(body: Buffer, names: readonly string[]): Members {
-  return isUtf8(body) ? findMembers(body, names) : { kind: 'invalid', fault: -1 };
 }

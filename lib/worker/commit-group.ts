@@ -1,9 +1,9 @@
-import { crc32 } from 'node:zlib';
 import { type Clock, uuidv7 } from '../base/clock.ts';
 import { reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Transitions } from '../base/modes.ts';
 import { type RetryOptions, retryUntil } from '../base/retry.ts';
+import { checksum } from '../base/turns.ts';
 import type { Db } from '../db/database.ts';
 import { isDataError, retryLevel } from '../db/errors.ts';
 import type { ClaimedItem } from '../model/batch.ts';
@@ -127,9 +127,14 @@ interface Segment {
 async function writeSegment(deps: CommitGroupDeps, group: Group): Promise<Segment | null> {
   const pieces: Buffer[] = [];
   let offset = 0;
-  const rows = group.items.map(({ item, outcome }): OutcomeRow => {
+  const crcs: number[] = [];
+  for (const { outcome } of group.items) {
+    const crc = outcome.response === null ? 0 : checksum(outcome.response);
+    crcs.push(typeof crc === 'number' ? crc : await crc);
+  }
+  const rows = group.items.map(({ item, outcome }, i): OutcomeRow => {
     const { response } = outcome;
-    const span = response && { offset, length: response.length, crc: crc32(response) };
+    const span = response && { offset, length: response.length, crc: crcs[i]! };
     if (response) {
       pieces.push(response);
       offset += response.length;

@@ -1,4 +1,4 @@
-import { crc32 } from 'node:zlib';
+import { checksum } from '../base/turns.ts';
 import type { ClaimedItem } from '../model/batch.ts';
 import { PayloadNotFound, type PayloadStore } from '../payloads/payload-store.ts';
 import { mergeInOrder } from '../payloads/ranges.ts';
@@ -39,11 +39,15 @@ async function readGroup(store: PayloadStore, group: readonly ClaimedItem[]): Pr
   const end = group.reduce((max, item) => Math.max(max, item.inputOffset + item.inputLength), 0);
   try {
     const bytes = await store.read({ kind: 'input', id: first.batch.inputId }, start, end - start);
-    return group.map((item) => {
+    const loaded: Loaded[] = [];
+    for (const item of group) {
       const at = item.inputOffset - start;
       const body = bytes.subarray(at, at + item.inputLength);
-      return crc32(body) === item.inputCrc ? { item, body } : { item, failure: 'checksum mismatch' };
-    });
+      const crc = checksum(body);
+      const isWhole = (typeof crc === 'number' ? crc : await crc) === item.inputCrc;
+      loaded.push(isWhole ? { item, body } : { item, failure: 'checksum mismatch' });
+    }
+    return loaded;
   } catch (error) {
     const failure = readFailure(error);
     return group.map((item) => ({ item, failure }));

@@ -3,7 +3,7 @@ import { ITEM_STATES, type ItemState } from '../../model/batch.ts';
 import { blockWriter, type ElementBlock } from './block.ts';
 import type { ChunkMemory } from './chunk-memory.ts';
 import { type ResultRows, readResultRows } from './result-rows.sql.ts';
-import { checked, readSpans, type Scratch, type SpanStore, spanFault } from './spans.ts';
+import { checked, checkLarge, readSpans, type Scratch, type SpanStore, spanFault } from './spans.ts';
 
 export interface ElementDeps {
   db: Db;
@@ -151,7 +151,9 @@ async function load(store: SpanStore, part: Load, options: ElementOptions, scrat
   const wanted: number[] = [];
   for (let i = from; i < to; i++) if (rows.state[i] === COMPLETED && rows.length[i]! <= most) wanted.push(i);
   try {
-    return render(part, await readSpans(store, rows, wanted, scratch), options);
+    const bodies = await readSpans(store, rows, wanted, scratch);
+    await checkLarge(bodies, (position) => rows.crc[wanted[position]!]!);
+    return render(part, bodies, options);
   } finally {
     scratch.release?.();
     scratch.release = null;

@@ -1,4 +1,4 @@
-import { crc32 } from 'node:zlib';
+import { checksum } from '../../base/turns.ts';
 import type { Db } from '../../db/database.ts';
 import type { ItemState } from '../../model/batch.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
@@ -91,13 +91,13 @@ async function loadGroup(
     [...bySegment].map(async ([id, group]) => {
       const ranges = group.map((row) => ({ offset: row.output_offset!, length: row.output_length! }));
       const read = await readRanges(payloads, { kind: 'segment', id }, ranges);
-      group.forEach((row, i) => {
-        const body = checked(read[i]!, row);
+      for (const [i, row] of group.entries()) {
+        const body = await checked(read[i]!, row);
         if (!Buffer.isBuffer(body) && finishedSeconds < body.waitSeconds) {
           throw new Error(`output of item ${row.idx}: ${body.reason}`);
         }
         bodies.set(row.idx, body);
-      });
+      }
     }),
   );
   return rows.map(({ idx, state, error, error_kind: errorKind, status }) => {
@@ -116,9 +116,9 @@ interface UnreadableBody {
   waitSeconds: number;
 }
 
-function checked(read: Buffer | Error, row: FinalRow): Buffer | UnreadableBody {
+async function checked(read: Buffer | Error, row: FinalRow): Promise<Buffer | UnreadableBody> {
   if (read instanceof Error) {
     return { reason: readReason(read), waitSeconds: isStoreAway(read) ? AWAY_SECONDS : LATE_SECONDS };
   }
-  return crc32(read) === row.output_crc ? read : { reason: 'checksum mismatch', waitSeconds: LATE_SECONDS };
+  return (await checksum(read)) === row.output_crc ? read : { reason: 'checksum mismatch', waitSeconds: LATE_SECONDS };
 }

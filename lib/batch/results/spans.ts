@@ -1,4 +1,5 @@
 import { crc32 } from 'node:zlib';
+import { checksum, SUM_AT_ONCE_BYTES } from '../../base/turns.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore, type RangeRead } from '../../payloads/payload-store.ts';
 import { type MergedRange, mergeInOrder, readRanges, readReason } from '../../payloads/ranges.ts';
 import { LARGE_BYTES } from './block.ts';
@@ -113,9 +114,21 @@ function readAgain(store: SpanStore, rows: ResultRows, wanted: readonly number[]
   return readRanges(store, span.ref, ranges);
 }
 
-/** The response, or the error that it is not what was written. Just before it is copied: then it is in the cache for that. */
+/**
+ * Checks the large ones of responses that were read, in turns of the event loop, and puts an error in the place of each that
+ * is not what was written. The others are checked one by one.
+ */
+export async function checkLarge(read: (Buffer | Error)[], crcOf: (position: number) => number): Promise<void> {
+  for (const [position, bytes] of read.entries()) {
+    if (bytes instanceof Error || bytes.length <= SUM_AT_ONCE_BYTES) continue;
+    if ((await checksum(bytes)) !== crcOf(position)) read[position] = MISMATCH;
+  }
+}
+
+/** The response, or the error that it is not what was written. Large ones are checked before. Just before it is copied: then it is in the cache for that. */
 export function checked(read: Buffer | Error, crc: number): Buffer | Error {
-  return read instanceof Error || crc32(read) === crc ? read : MISMATCH;
+  const isDone = read instanceof Error || read.length > SUM_AT_ONCE_BYTES;
+  return isDone || crc32(read) === crc ? read : MISMATCH;
 }
 
 function mergeSpans(rows: ResultRows, wanted: readonly number[]): Span[] {

@@ -1,5 +1,5 @@
-import { hash } from 'node:crypto';
 import { ApiError } from '../../base/errors.ts';
+import { inTurns, sha256InSteps } from '../../base/turns.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import type { Recorded } from './record.ts';
 import { parseUploaded } from './submission.ts';
@@ -39,12 +39,12 @@ export async function submitUpload(deps: SubmitUploadDeps, request: SubmitUpload
     read: (ref, bytes) => deps.payloads.read(ref, 0, bytes),
   });
   if (!Buffer.isBuffer(body)) return body;
-  const sha256 = hash('sha256', body, 'buffer');
+  const sha256 = await inTurns(sha256InSteps(body), body.length);
   const made = await submitBatch(deps, {
     ...request,
     ...(await parseUploaded(body, request.body, request.maxItems)),
     body,
-    bodySha256: digestOf(sha256),
+    bodySha256: await digestOf(sha256),
     upload: { id: key.id, sha256 },
   });
   if (!made.replayed) await deleteUsed(deps, key);

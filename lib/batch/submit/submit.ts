@@ -1,5 +1,5 @@
-import { hash } from 'node:crypto';
 import { type Clock, uuidv7 } from '../../base/clock.ts';
+import { inTurns, sha256InSteps } from '../../base/turns.ts';
 import type { Attribution } from '../../model/batch.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import {
@@ -43,7 +43,7 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
   const { owner } = attribution;
   const id = uuidv7(deps.clock.now());
   const input: PayloadRef = { kind: 'input', id: uuidv7(deps.clock.now()) };
-  const idempotency = idempotencyOf(request);
+  const idempotency = await idempotencyOf(request);
 
   // Asked here to spare the write, and again under the lock of the row: only that one decides.
   const earlier = idempotency && (await findReplay(deps.db, idempotency, items.count));
@@ -75,10 +75,10 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
   });
 }
 
-function idempotencyOf(request: SubmitRequest): PreparedBatch['idempotency'] {
+async function idempotencyOf(request: SubmitRequest): Promise<PreparedBatch['idempotency']> {
   if (request.idempotencyKey === null) return null;
   return {
     name: { owner: request.attribution.owner, surface: request.surface, key: request.idempotencyKey },
-    sha256: request.bodySha256 ?? hash('sha256', request.body, 'buffer'),
+    sha256: request.bodySha256 ?? (await inTurns(sha256InSteps(request.body), request.body.length)),
   };
 }

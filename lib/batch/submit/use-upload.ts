@@ -1,7 +1,7 @@
-import { createHash } from 'node:crypto';
 import { isUuid } from '../../base/clock.ts';
 import { ApiError, reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
+import { inTurns, sha256InSteps } from '../../base/turns.ts';
 import type { Db } from '../../db/database.ts';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
 import { findIdempotencyKey, type IdempotencyName } from './record.sql.ts';
@@ -75,8 +75,8 @@ export async function deleteUsed(
 }
 
 /** What an Idempotency-Key stands for when the body names an upload: the uploaded bytes, and that body. */
-export function digestOfUpload(uploadSha256: Buffer, body: Buffer): Buffer {
-  return createHash('sha256').update(uploadSha256).update(body).digest();
+export function digestOfUpload(uploadSha256: Buffer, body: Buffer): Promise<Buffer> {
+  return inTurns(sha256InSteps(uploadSha256, body), body.length);
 }
 
 /**
@@ -87,11 +87,11 @@ export async function repeatUse(
   db: Db,
   use: UploadUse,
   idempotency: IdempotencyName | null,
-  digestOf: (uploadSha256: Buffer) => Buffer,
+  digestOf: (uploadSha256: Buffer) => Promise<Buffer>,
 ): Promise<Recorded> {
   const earlier = idempotency && (await findIdempotencyKey(db, idempotency));
   if (earlier === null) throw uploadUsed();
-  if (!earlier.body_sha256.equals(digestOf(use.sha256))) throw new ApiError('idempotency_conflict');
+  if (!earlier.body_sha256.equals(await digestOf(use.sha256))) throw new ApiError('idempotency_conflict');
   return { id: earlier.batch_id, totalItems: use.totalItems, replayed: true };
 }
 

@@ -2,6 +2,8 @@ import type { Buffer } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { ApiError } from '../../base/errors.ts';
+import { crc32InSteps, piecesOf, STEP_BYTES, type Steps } from '../../base/turns.ts';
+import { MAX_MEMBERS } from '../../json/members.ts';
 import { doubled, type Spans, spanList } from '../../json/spans.ts';
 import { elementScanner, type StreamFault } from '../../json/stream-elements.ts';
 import { requestReader } from './request-element.ts';
@@ -37,7 +39,7 @@ export type CreateBody =
 
 /** Reads one body in pieces; every method throws the ApiError that refuses the create. */
 export interface CreateBodyReader {
-  push(chunk: Buffer): void;
+  push(chunk: Buffer): Steps<void>;
   end(): CreateBody;
 }
 
@@ -59,13 +61,14 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
   let sent = 0;
   let begun = false;
   let uploadId: string | null = null;
+  let unsummed = null as { n: number; bytes: Buffer } | null;
 
   const scanner = elementScanner(
     {
       array: 'requests',
       members: ['upload_id'],
       maxValueBytes: limits.maxRequestBytes,
-      measure: request.measure,
+      events: request,
     },
     {
       begin(isArray) {
@@ -87,7 +90,9 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
         const from = offset + params.start - start;
         spans.push(from, from + params.end - params.start);
         if (n === crcs.length) crcs = doubled(crcs);
-        crcs[n] = crc32(bytes.subarray(params.start, params.end));
+        const item = bytes.subarray(params.start, params.end);
+        if (item.length > STEP_BYTES) unsummed = { n, bytes: item };
+        else crcs[n] = crc32(item);
       },
       member(_name, bytes, start, end) {
         uploadId = uploadIdOf(bytes, start, end);
@@ -98,6 +103,7 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
   const refuse = (fault: StreamFault): never => {
     if (fault.kind === 'not_utf8') throw new ApiError('invalid_json', 'request body is not valid UTF-8');
     if (fault.kind === 'not_object') throw invalid('request body must be a JSON object');
+    if (fault.kind === 'too_many_members') throw invalid(`request body has more than ${MAX_MEMBERS} members`);
     if (fault.kind === 'too_long') {
       const what = fault.element ? `requests.${sent}` : `the value at offset ${fault.offset}`;
       throw invalid(`${what}: longer than ${limits.maxRequestBytes} bytes, the limit of one request`);
@@ -107,12 +113,22 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
   };
 
   return {
-    push(chunk) {
+    *push(chunk) {
       bytesRead += chunk.length;
       if (bytesRead > limits.maxBytes) throw tooLarge(`more than ${limits.maxBytes} bytes`, limits);
-      sha256.update(chunk);
-      const fault = scanner.push(chunk);
-      if (fault !== null) refuse(fault);
+      for (const piece of piecesOf(chunk)) {
+        sha256.update(piece);
+        const steps = scanner.push(piece);
+        for (;;) {
+          const { done, value: fault } = steps.next();
+          // At most one of them ends in a piece, and its bytes are good until the next step.
+          if (unsummed !== null) crcs[unsummed.n] = yield* crc32InSteps(unsummed.bytes);
+          unsummed = null;
+          if (done && fault !== null) refuse(fault);
+          if (done) break;
+          yield;
+        }
+      }
     },
     end() {
       const fault = scanner.end();

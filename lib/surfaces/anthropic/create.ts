@@ -62,7 +62,7 @@ export async function createMessageBatch(
   if (uploaded.kind === 'upload') {
     throw new ApiError('invalid_value', 'upload_id: cannot stand in an upload', { param: 'upload_id' });
   }
-  const made = await record(deps, request, uploaded, digestOf(uploaded.sha256), key);
+  const made = await record(deps, request, uploaded, await digestOf(uploaded.sha256), key);
   if (!made.replayed) await deleteUsed(deps, key);
   return made;
 }

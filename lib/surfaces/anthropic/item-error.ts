@@ -1,6 +1,7 @@
-import { isUtf8 } from 'node:buffer';
+import type { Steps } from '../../base/turns.ts';
 import type { FinalItem } from '../../batch/results/final-items.ts';
-import { findMembers, type Span } from '../../json/members.ts';
+import { findMembersInSteps, type Span } from '../../json/members.ts';
+import { isUtf8InSteps } from '../../json/utf8.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
 
 /** Why a request errored, as this API tells it. */
@@ -72,8 +73,8 @@ const PREFIX = 'batch item: ';
  * The error of a discarded item: type and message are the upstream's where its body has them (the type only if this API
  * knows it), else the type follows from the status, or from what kept the item from an answer, and the text is ours.
  */
-export function itemError({ error, errorKind, status, body }: FinalItem): ItemError {
-  const told = body === null ? NOTHING : read(body);
+export function* itemError({ error, errorKind, status, body }: FinalItem): Steps<ItemError> {
+  const told = body === null ? NOTHING : yield* read(body);
   return {
     type: told.type ?? typeOf(errorKind, status),
     message: told.message ?? jsonString((error ?? '').replace(PREFIX, '')),
@@ -90,14 +91,14 @@ type Told = { type: string | null; message: Buffer | null; requestId: Buffer | n
 const NOTHING: Told = { type: null, message: null, requestId: null };
 
 /** What an upstream's body says: `{"error":{"type","message"},"request_id"}`, of which anything may be missing. */
-function read(body: Buffer): Told {
-  if (!isUtf8(body)) return NOTHING;
-  const outer = findMembers(body, ['error', 'request_id']);
+function* read(body: Buffer): Steps<Told> {
+  if (!(yield* isUtf8InSteps(body))) return NOTHING;
+  const outer = yield* findMembersInSteps(body, ['error', 'request_id']);
   if (outer.kind !== 'object') return NOTHING;
   const requestId = stringAt(body, outer.members.get('request_id'));
   const span = outer.members.get('error');
   const error = span ? body.subarray(span.start, span.end) : body.subarray(0, 0);
-  const inner = findMembers(error, ['type', 'message']);
+  const inner = yield* findMembersInSteps(error, ['type', 'message']);
   if (inner.kind !== 'object') return { ...NOTHING, requestId };
   const type = stringAt(error, inner.members.get('type'));
   const name = type !== null && type.length <= MAX_TYPE_BYTES ? String(JSON.parse(type.toString())) : '';

@@ -1,4 +1,5 @@
 import { type Clock, uuidv7 } from '../../base/clock.ts';
+import { pacer } from '../../base/turns.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import { collectYoung } from '../../runtime/v8.ts';
 import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
@@ -37,6 +38,7 @@ export async function receiveRequests(
 ): Promise<ReceivedRequests> {
   const input: PayloadRef = { kind: 'input', id: uuidv7(deps.clock.now()) };
   const reader = createBodyReader(limits);
+  const pace = pacer();
   let body = null as CreateBody | null;
   async function* checked(): AsyncGenerator<Uint8Array> {
     let uncollected = 0;
@@ -46,7 +48,7 @@ export async function receiveRequests(
         uncollected = 0;
         collectYoung();
       }
-      reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength));
+      await pace(reader.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)));
       yield chunk;
     }
     body = reader.end();

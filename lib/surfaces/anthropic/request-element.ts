@@ -1,6 +1,6 @@
-import type { Buffer } from 'node:buffer';
-import { keyIs, type Span, scanMembers } from '../../json/members.ts';
-import { skipValue } from '../../json/scan.ts';
+import { Buffer } from 'node:buffer';
+import { keyIs, MAX_MEMBERS, type Span } from '../../json/members.ts';
+import type { ElementEvents } from '../../json/stream-elements.ts';
 
 const QUOTE = 0x22;
 const OPEN_BRACE = 0x7b;
@@ -15,14 +15,12 @@ export interface RequestFault {
   text: string;
 }
 
-/** Reads one element after the other; what it gives is of the last one. Nothing is made for each: there are 100,000. */
-export interface RequestReader {
-  /** As `skipValue`, with an eye on the members. Good for an element that is cut off, too. */
-  measure(bytes: Buffer, at: number): number;
-  /** What is wrong with the element that was measured last; null when nothing is, and then the rest is set. */
+/** Reads one element after the other; what it returns is of the last one. Nothing is made for each: there are 100,000. */
+export interface RequestReader extends ElementEvents {
+  /** What is wrong with the element that was passed last; null when nothing is, and then the rest is set. */
   check(): RequestFault | null;
   customId: string;
-  /** Where the value of `params` stands in the bytes that were measured. */
+  /** Where the value of `params` stands in the element. */
   readonly params: Readonly<Span>;
 }
 
@@ -32,41 +30,43 @@ export interface RequestReader {
  * Faults are told as the Anthropic API does.
  */
 export function requestReader(): RequestReader {
-  let current: Buffer;
-  let isObject = false;
   const customId: Span = { start: -1, end: -1 };
   const params: Span = { start: -1, end: -1 };
-
-  const visit = (keyAt: number, valueAt: number): number => {
-    const end = skipValue(current, valueAt);
-    const member = keyIs(current, keyAt, 'params') ? params : keyIs(current, keyAt, 'custom_id') ? customId : null;
-    if (member !== null) {
-      member.start = valueAt;
-      member.end = end;
-    }
-    return end;
-  };
+  let member: Span | null = null;
+  let members = 0;
 
   const reader: RequestReader = {
+    bytes: Buffer.alloc(0),
     customId: '',
     params,
-    measure(bytes, at) {
-      current = bytes;
+    begin() {
       customId.start = -1;
       params.start = -1;
-      isObject = bytes[at] === OPEN_BRACE;
-      return isObject ? scanMembers(bytes, at, visit) : skipValue(bytes, at);
+      members = 0;
+      member = null;
+    },
+    key(keyAt) {
+      members++;
+      const { bytes } = reader;
+      member = keyIs(bytes, keyAt, 'params') ? params : keyIs(bytes, keyAt, 'custom_id') ? customId : null;
+    },
+    value(start, end) {
+      if (member === null) return;
+      member.start = start;
+      member.end = end;
     },
     check() {
-      if (!isObject) return { at: '', text: 'Input should be an object' };
+      const { bytes } = reader;
+      if (bytes[0] !== OPEN_BRACE) return { at: '', text: 'Input should be an object' };
+      if (members > MAX_MEMBERS) return { at: '', text: `Object should have at most ${MAX_MEMBERS} members` };
       if (customId.start < 0) return { at: '.custom_id', text: 'Field required' };
-      if (current[customId.start] !== QUOTE) return { at: '.custom_id', text: 'Input should be a valid string' };
-      reader.customId = customIdOf(current, customId);
+      if (bytes[customId.start] !== QUOTE) return { at: '.custom_id', text: 'Input should be a valid string' };
+      reader.customId = customIdOf(bytes, customId);
       if (!CUSTOM_ID.test(reader.customId)) {
         return { at: '.custom_id', text: `String should match pattern '${CUSTOM_ID.source}'` };
       }
       if (params.start < 0) return { at: '.params', text: 'Field required' };
-      if (current[params.start] !== OPEN_BRACE) return { at: '.params', text: 'Input should be an object' };
+      if (bytes[params.start] !== OPEN_BRACE) return { at: '.params', text: 'Input should be an object' };
       return null;
     },
   };

@@ -1,3 +1,4 @@
+import { atOnce, type Steps } from '../../base/turns.ts';
 import type { FinalItem } from '../../batch/results/final-items.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { type ItemError, itemError } from './item-error.ts';
@@ -31,16 +32,16 @@ export function resultType({ idx, state, error, body }: FinalItem): ResultType {
  * unchanged, but for line ends between its tokens (see `onOneLine`). `requestId` is for an error whose upstream named
  * none.
  */
-export function resultLine(
+export function* resultLineInSteps(
   customId: Uint8Array,
   outcome: FinalItem,
   type: ResultType,
   requestId: string,
-): Uint8Array[] {
-  if (type === 'succeeded') return [CUSTOM_ID, customId, SUCCEEDED, onOneLine(outcome.body!), SUCCEEDED_END];
+): Steps<Uint8Array[]> {
+  if (type === 'succeeded') return [CUSTOM_ID, customId, SUCCEEDED, yield* onOneLine(outcome.body!), SUCCEEDED_END];
   if (type === 'canceled') return [CUSTOM_ID, customId, CANCELED];
   if (type === 'expired') return [CUSTOM_ID, customId, EXPIRED];
-  const error: ItemError = itemError(outcome);
+  const error: ItemError = yield* itemError(outcome);
   return [
     CUSTOM_ID,
     customId,
@@ -52,4 +53,9 @@ export function resultLine(
     error.requestId ?? Buffer.from(JSON.stringify(requestId)),
     ERRORED_END,
   ];
+}
+
+/** The same in one go, for an answer of few steps. */
+export function resultLine(...line: Parameters<typeof resultLineInSteps>): Uint8Array[] {
+  return atOnce(resultLineInSteps(...line));
 }

@@ -1,11 +1,12 @@
 import { uuidv7 } from '../../base/clock.ts';
+import { inTurns, STEP_BYTES } from '../../base/turns.ts';
 import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished, ResultsWriter } from '../../batch/results/compact.ts';
 import { readFinalItems } from '../../batch/results/final-items.ts';
 import { hexOfUuid } from '../../model/public-id.ts';
 import type { PayloadRef } from '../../payloads/payload-store.ts';
 import { findCustomIds, freezeMessageCounts } from './message-batches.sql.ts';
-import { type ResultType, resultLine, resultType } from './result-line.ts';
+import { type ResultType, resultLine, resultLineInSteps, resultType } from './result-line.ts';
 
 const LF = 0x0a;
 
@@ -42,7 +43,10 @@ async function* lines(deps: CompactDeps, batch: Finished, counts: Record<ResultT
       if (end < 0) throw new Error(`the custom ids end before item ${outcome.idx}`);
       const type = resultType(outcome);
       counts[type]++;
-      pieces.push(...resultLine(customIds.subarray(at, end), outcome, type, `req_${hex}_${outcome.idx}`));
+      const line = [customIds.subarray(at, end), outcome, type, `req_${hex}_${outcome.idx}`] as const;
+      const bytes = outcome.body?.length ?? 0;
+      if (bytes <= STEP_BYTES) pieces.push(...resultLine(...line));
+      else pieces.push(...(await inTurns(resultLineInSteps(...line), bytes)));
       at = end + 1;
     }
     yield Buffer.concat(pieces);

@@ -1,7 +1,7 @@
 import { Buffer } from 'node:buffer';
 import { PayloadNotFound, type PayloadRef, type PayloadStore } from '../../payloads/payload-store.ts';
 import { MAX_LINE_BYTES } from './validation/input-check.ts';
-import { lineReader } from './validation/line-reader.ts';
+import { type LineBytes, lineReader } from './validation/line-reader.ts';
 
 /**
  * The custom_ids of a batch in the order of its items, each as the JSON string that was sent. They come in groups, a chunk
@@ -14,15 +14,17 @@ export async function* readCustomIds(
   const ref: PayloadRef = { kind: 'custom_ids', id };
   const reader = lineReader(MAX_LINE_BYTES);
   let group: Buffer[] = [];
-  const onLine = (bytes: Buffer | null) => {
-    if (bytes === null) throw new PayloadNotFound('a custom_id that could not have been written');
-    group.push(Buffer.from(bytes));
+  const take = (lines: Iterable<LineBytes>) => {
+    for (const { bytes } of lines) {
+      if (bytes === null) throw new PayloadNotFound('a custom_id that could not have been written');
+      group.push(Buffer.from(bytes));
+    }
   };
   for await (const chunk of payloads.stream(ref, 0, await payloads.size(ref))) {
-    reader.push(chunk, onLine);
+    take(reader.push(chunk));
     yield group;
     group = [];
   }
-  reader.end(onLine);
+  take(reader.end());
   yield group;
 }

@@ -1,7 +1,10 @@
-import { Buffer, isUtf8 } from 'node:buffer';
+import { Buffer } from 'node:buffer';
+import { atOnce, piecesOf, type Steps } from '../../base/turns.ts';
 import type { FinalItem } from '../../batch/results/final-items.ts';
 import { onOneLine } from '../../json/one-line.ts';
-import { bomLength, expectEnd, skipSpace, skipValue } from '../../json/scan.ts';
+import { bomLength } from '../../json/scan.ts';
+import { isUtf8InSteps } from '../../json/utf8.ts';
+import { startDocument, walkInSteps } from '../../json/walk.ts';
 import { hexOfUuid } from '../../model/public-id.ts';
 import { requestId } from '../../usage/query.ts';
 
@@ -28,7 +31,7 @@ const TAIL = Buffer.from('},"error":null}\n');
  * else with the reason why there is none. An answer of a 2xx status that is no response has a code of ours and not its
  * status, which would read as success.
  */
-export function resultLine(batchId: string, customId: Buffer, outcome: FinalItem): ResultLine {
+export function* resultLineInSteps(batchId: string, customId: Buffer, outcome: FinalItem): Steps<ResultLine> {
   const { idx, state, status, error } = outcome;
   const id = `batch_req_${hexOfUuid(batchId)}${idx.toString(16).padStart(8, '0')}`;
   const head = [Buffer.from(`{"id":"${id}","custom_id":`), customId];
@@ -38,30 +41,51 @@ export function resultLine(batchId: string, customId: Buffer, outcome: FinalItem
     );
   const expired = error === EXPIRED;
   if (state === 'completed') {
-    return { file: 'output', pieces: [...head, answered(status ?? 200), oneLine(outcome.body!), TAIL], expired };
+    return { file: 'output', pieces: [...head, answered(status ?? 200), yield* oneLine(outcome.body!), TAIL], expired };
   }
   const refused = REFUSED.exec(error ?? '');
   if (refused) {
-    return { file: 'error', pieces: [...head, answered(Number(refused[1])), errorBody(outcome), TAIL], expired };
+    return {
+      file: 'error',
+      pieces: [...head, answered(Number(refused[1])), ...(yield* errorBody(outcome)), TAIL],
+      expired,
+    };
   }
   const reason = escaped(JSON.stringify(reasonOf(outcome)));
   return { file: 'error', pieces: [...head, Buffer.from(`,"response":null,"error":${reason}}\n`)], expired };
 }
 
+/** The same in one go, for an answer of few steps. */
+export function resultLine(batchId: string, customId: Buffer, outcome: FinalItem): ResultLine {
+  return atOnce(resultLineInSteps(batchId, customId, outcome));
+}
+
 /** A JSON document on one line, without a byte order mark. */
-function oneLine(json: Buffer): Buffer {
+function oneLine(json: Buffer): Steps<Buffer> {
   return onOneLine(json.subarray(bomLength(json)));
 }
 
 /** JSON as it came; anything else as the text of an error; our own text where nothing was kept. */
-function errorBody({ body, error }: FinalItem): Buffer {
-  if (body !== null && isJson(body)) return oneLine(body);
-  const text = body === null || body.length === 0 ? withoutPrefix(error) : body.toString('utf8');
-  return Buffer.from(escaped(JSON.stringify({ error: { message: text } })));
+function* errorBody({ body, error }: FinalItem): Steps<Buffer[]> {
+  if (body !== null && (yield* isJson(body))) return [yield* oneLine(body)];
+  if (body === null || body.length === 0) {
+    return [Buffer.from(escaped(JSON.stringify({ error: { message: withoutPrefix(error) } })))];
+  }
+  const pieces = [Buffer.from('{"error":{"message":"')];
+  const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+  const add = (text: string) => pieces.push(Buffer.from(escaped(JSON.stringify(text)).slice(1, -1)));
+  for (const piece of piecesOf(body)) {
+    add(decoder.decode(piece, { stream: true }));
+    yield;
+  }
+  add(decoder.decode());
+  pieces.push(Buffer.from('"}}'));
+  return pieces;
 }
 
-function isJson(body: Buffer): boolean {
-  return isUtf8(body) && expectEnd(body, skipValue(body, skipSpace(body, bomLength(body)))) >= 0;
+function* isJson(body: Buffer): Steps<boolean> {
+  if (!(yield* isUtf8InSteps(body))) return false;
+  return (yield* walkInSteps(startDocument(bomLength(body)), body)) >= 0;
 }
 
 function reasonOf({ state, errorKind, error }: FinalItem): { code: string; message: string } {

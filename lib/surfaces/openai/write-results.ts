@@ -1,5 +1,6 @@
 import { uuidv7 } from '../../base/clock.ts';
 import { reasonOf, Undone } from '../../base/errors.ts';
+import { inTurns, STEP_BYTES } from '../../base/turns.ts';
 import { setResults } from '../../batch/results/compact.sql.ts';
 import type { CompactDeps, Finished } from '../../batch/results/compact.ts';
 import { readFinalItems } from '../../batch/results/final-items.ts';
@@ -10,7 +11,7 @@ import { readCustomIds } from './custom-ids.ts';
 import { publicBatchId } from './find-batch.ts';
 import { type ObjectSink, objectSink } from './object-sink.ts';
 import { finishOpenaiBatch, type ResultFilesRow, readForResults } from './openai-batches.sql.ts';
-import { resultLine } from './result-line.ts';
+import { resultLine, resultLineInSteps } from './result-line.ts';
 
 /** Result files live for 30 days, as batch files do, unless the create says otherwise. */
 const EXPIRY_SECONDS = 2_592_000;
@@ -59,7 +60,12 @@ async function writeFiles(deps: CompactDeps, batch: Finished, customIdsId: strin
           ids = more.value;
           nextId = 0;
         }
-        const line = resultLine(batch.id, ids[nextId++]!, outcome);
+        const customId = ids[nextId++]!;
+        const bytes = outcome.body?.length ?? 0;
+        const isSmall = bytes <= STEP_BYTES;
+        const line = isSmall
+          ? resultLine(batch.id, customId, outcome)
+          : await inTurns(resultLineInSteps(batch.id, customId, outcome), bytes);
         expired ||= line.expired;
         await sinks[line.file].write(line.pieces);
       }

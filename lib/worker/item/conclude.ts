@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts';
+import { includesInSteps, type Steps } from '../../base/turns.ts';
 import type { KeyPool } from '../../keypool/pool.ts';
 import type { BucketRule } from '../../limits/rules.ts';
 import type { HostKey } from '../../model/catalog.ts';
@@ -39,6 +40,8 @@ export interface Run {
   dialled: boolean;
   first: CallResult | null;
   last: { result: CallResult; candidate: Candidate; key: HostKey } | null;
+  /** The last answer repeats the key that it was called with (`tellsKey`). */
+  tellsKey: boolean;
   /** Monotonic ms. */
   deadline: number;
   /** Why a key's tier refused, when one did. */
@@ -81,7 +84,7 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
     state: 'discarded',
     error: `batch item: ${failure.text}`,
     // The native API never returns an upstream's error body, so it is not kept for its batches.
-    response: item.batch.surface === 'relay' || tellsKey(last) ? null : last.result.body,
+    response: item.batch.surface === 'relay' || run.tellsKey ? null : last.result.body,
     usage: facts(run, last, failure.errorKind, failure.text),
     charged: run.charged,
   };
@@ -90,9 +93,15 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
 /** Shorter values are no secrets, and could stand in any text. */
 const MIN_SECRET_LENGTH = 16;
 
-/** Some upstreams repeat the key that they refuse; it is the operator's, and not for the owner of the batch. */
-function tellsKey({ result, key: { value } }: NonNullable<Run['last']>): boolean {
-  return value !== null && value.length >= MIN_SECRET_LENGTH && result.body?.includes(value) === true;
+/**
+ * Whether the last answer repeats the key that it refuses, as some upstreams do; it is the operator's, and not for the owner
+ * of the batch.
+ */
+export function* tellsKey({ entry, last }: Run): Steps<boolean> {
+  if (last === null || last.result.body === null || last.result.class === 'success') return false;
+  const { value } = last.key;
+  if (entry.item.batch.surface === 'relay' || value === null || value.length < MIN_SECRET_LENGTH) return false;
+  return yield* includesInSteps(last.result.body, value);
 }
 
 /** No call was made: breakers are open, probes taken, or tiers spent. */
@@ -136,8 +145,7 @@ function facts(
 ): UsageFacts {
   const { result, candidate, key } = last;
   const { entry, first } = run;
-  const { tokens, finishReason } =
-    errorKind === null && result.body ? measure(candidate.adapter, result.parsed, result.body) : NOTHING;
+  const { tokens, finishReason } = errorKind === null ? measure(candidate.adapter, result.parsed) : NOTHING;
   const pricing =
     candidate.binding.pricing === undefined ? undefined : entry.catalog.pricings.get(candidate.binding.pricing);
   const cost = tokens === null ? null : price(pricing, tokens);

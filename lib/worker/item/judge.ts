@@ -1,12 +1,14 @@
 import { policyOf, type Recheck, recheckCredential } from '../../auth/recheck.ts';
 import { cutText } from '../../base/errors.ts';
+import { inTurns, STEP_BYTES } from '../../base/turns.ts';
+import { MAX_MEMBERS } from '../../json/members.ts';
 import type { Turn } from '../../keypool/draw.ts';
 import type { Refund } from '../../limits/settle.ts';
 import type { BatchContext, ClaimedItem } from '../../model/batch.ts';
 import type { Catalog, HostKey } from '../../model/catalog.ts';
 import type { RouteFacts } from '../../model/usage-event.ts';
 import { planRoute, type RouteFailure, type RoutePlan, routeFailureText, routesOf } from '../../routing/plan.ts';
-import { peekItem } from '../../upstream/item-body.ts';
+import { type ItemPeek, peekItem, peekItemInSteps } from '../../upstream/item-body.ts';
 import { NO_ROUTE, type Outcome, refused } from './outcome.ts';
 
 /** An item that may run: where it may go, and what of its bytes must be replaced. */
@@ -27,9 +29,10 @@ export type Verdict = { judged: Judged } | { outcome: Outcome };
 /**
  * Judges an item as it is about to run: credential, body, policy, route ("Credential check when an item runs" in
  * docs/spec/gateway-rules.md and "Routing errors" in docs/spec/gateway-rules.md and "Item failure texts" in
- * docs/spec/gateway-rules.md). Bad items become outcomes with their text; the other items of the batch are left alone.
+ * docs/spec/gateway-rules.md). Bad items become outcomes with their text; the other items of the batch are left alone. A
+ * large body is read in turns of the event loop.
  */
-export type Judge = (item: ClaimedItem, body: Buffer) => Verdict;
+export type Judge = (item: ClaimedItem, body: Buffer) => Verdict | Promise<Verdict>;
 
 /** A judge over the catalogue in memory; `nowMs` is shared time. Re-checks are kept per batch and catalogue. */
 export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judge {
@@ -49,13 +52,14 @@ export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judg
     return fresh;
   };
 
-  return (item, body) => {
+  const judge = (item: ClaimedItem, body: Buffer, read: ItemPeek | null): Verdict => {
     const catalog = deps.catalog();
     const credential = recheck(item.batch, catalog);
     if (!credential.ok) {
       return { outcome: refused(item, 'credential', `credential no longer valid: ${credential.reason}`) };
     }
-    const peek = peekItem(body);
+    const peek = read ?? peekItem(body);
+    if (peek.kind === 'too_many_members') return invalid(item, `request body has more than ${MAX_MEMBERS} members`);
     if (peek.kind !== 'object') return invalid(item, 'request body must be a JSON object');
     if (peek.model === null) return invalid(item, 'model is required');
     if (peek.stream) return invalid(item, 'stream must not be true', peek.model);
@@ -73,6 +77,10 @@ export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judg
     return {
       judged: { item, body, catalog, plan: route, model: peek.model, modelSpans: peek.modelSpans, validUntilMs },
     };
+  };
+  return (item, body) => {
+    if (body.length <= STEP_BYTES) return judge(item, body, null);
+    return inTurns(peekItemInSteps(body), body.length).then((peek) => judge(item, body, peek));
   };
 }
 

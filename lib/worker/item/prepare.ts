@@ -38,11 +38,7 @@ const LOAD_RETRY_MS = [2000, 8000, 20_000, 35_000];
  * reservation. Results are in the order of the items.
  */
 export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[]): Promise<Result[]> {
-  const results = loaded.map((one): Result | Judged => {
-    if ('failure' in one) return { item: one.item, outcome: loadFailure(one.item, one.failure) };
-    const verdict = deps.judge(one.item, one.body);
-    return 'judged' in verdict ? verdict.judged : { item: one.item, outcome: verdict.outcome };
-  });
+  const results = await judgeEach(deps.judge, loaded);
   if (!results.some((one) => 'plan' in one)) return results as Result[];
 
   await deps.pool.ensureFresh();
@@ -63,6 +59,21 @@ export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[])
     const refusal = refusals.get(one.item);
     return refusal ? { item: one.item, outcome: refusal } : { ready: ready.get(one.item)! };
   });
+}
+
+async function judgeEach(judge: Judge, loaded: readonly Loaded[]): Promise<(Result | Judged)[]> {
+  const results: (Result | Judged)[] = [];
+  for (const one of loaded) {
+    if ('failure' in one) {
+      results.push({ item: one.item, outcome: loadFailure(one.item, one.failure) });
+      continue;
+    }
+    const made = judge(one.item, one.body);
+    // Nearly all are judged at once, and waiting for each would cost every one of them.
+    const verdict = made instanceof Promise ? await made : made;
+    results.push('judged' in verdict ? verdict.judged : { item: one.item, outcome: verdict.outcome });
+  }
+  return results;
 }
 
 function loadFailure(item: ClaimedItem, reason: string): Outcome {

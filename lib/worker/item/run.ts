@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts';
+import { inTurns } from '../../base/turns.ts';
 import type { KeyPool } from '../../keypool/pool.ts';
 import { hostKeyRules } from '../../limits/rules.ts';
 import type { Refund } from '../../limits/settle.ts';
@@ -8,7 +9,7 @@ import { nextBinding, nextKey } from '../../upstream/attempt-policy.ts';
 import type { CallResult, UpstreamClient } from '../../upstream/call-result.ts';
 import { callTarget } from '../../upstream/call-target.ts';
 import { replaceModel } from '../../upstream/item-body.ts';
-import { conclude, type Run } from './conclude.ts';
+import { conclude, type Run, tellsKey } from './conclude.ts';
 import type { Judge, PreparedItem } from './judge.ts';
 import { type Outcome, released } from './outcome.ts';
 import { type Limits, limitRefusal } from './prepare.ts';
@@ -45,7 +46,7 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
   let entry = prepared;
   // An item is judged by what holds as it runs: it may have waited for its slot under an older catalogue.
   if (entry.catalog !== deps.catalog() || deps.nowMs() >= entry.validUntilMs) {
-    const verdict = deps.judge(entry.item, entry.body);
+    const verdict = await deps.judge(entry.item, entry.body);
     if ('outcome' in verdict) {
       if (entry.reserved) deps.limits.refund([entry.reserved]);
       return verdict.outcome;
@@ -68,6 +69,7 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
     dialled: false,
     first: null,
     last: null,
+    tellsKey: false,
     deadline: deps.clock.monotonic() + deps.itemTimeoutMs,
     refusal: null,
     charged: entry.reserved === null ? [] : [...entry.reserved.rules],
@@ -77,6 +79,9 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
   }
   if (!run.dialled && entry.reserved) deps.limits.refund([entry.reserved]);
   let outcome: Outcome | null = null;
+  if (run.last !== null && run.last.result.class !== 'success') {
+    run.tellsKey = await inTurns(tellsKey(run), run.last.result.body?.length ?? 0);
+  }
   try {
     outcome = conclude({ ...deps, aborted: signal.aborted }, run);
     return outcome;

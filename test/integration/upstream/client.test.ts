@@ -1,11 +1,16 @@
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import { createServer, type Server, type Socket } from 'node:net';
+import { setImmediate } from 'node:timers/promises';
+import { gzipSync } from 'node:zlib';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock } from '../../../lib/base/clock.ts';
+import { type ByteBudget, createByteBudget } from '../../../lib/upstream/budget.ts';
 import type { CallRequest, CallResult, UpstreamClient } from '../../../lib/upstream/call-result.ts';
 import { createUpstreamClient } from '../../../lib/upstream/client.ts';
 import { startUpstream, type TestUpstream } from '../../support/upstream.ts';
+
+const MIB = 1024 * 1024;
 
 let upstream: TestUpstream;
 let client: UpstreamClient;
@@ -96,9 +101,10 @@ describe('a good answer', () => {
     expect(JSON.parse(bad.body!.toString())).toMatchObject({ error: { message: 'encoded' } });
   });
 
-  test('of several megabytes, compressed, arrives whole and is validated without being parsed', async () => {
+  test('of several megabytes, compressed, arrives whole and is validated without being built', async () => {
     const result = await call('big-gzip-3');
-    expect(result).toMatchObject({ class: 'success', parsed: undefined });
+    expect(result.class).toBe('success');
+    expect(Object.keys(result.parsed as object).filter((name) => name !== 'choices' && name !== 'usage')).toEqual([]);
     expect(result.body!.length).toBeGreaterThan(3 * 1024 * 1024);
   });
 
@@ -340,6 +346,50 @@ describe('a large answer', () => {
     await own.close();
   });
 
+  test('that is compressed counts as what it becomes: many at once keep to the budget', async () => {
+    const budget = watchedBudget(8 * MIB);
+    const own = createUpstreamClient({
+      connections: 16,
+      userAgent: 'x',
+      clock: systemClock,
+      budget,
+    });
+    const size = 6 * MIB;
+    const small = gzipSync(`{"choices":[],"filler":"${'x'.repeat(size)}"}`);
+    upstream.answerWith((_request, response) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-encoding': 'gzip' });
+      response.end(small);
+    });
+    const calls = Array.from({ length: 16 }, async () => {
+      const result = await own.call(request('plain'));
+      expect(result.class).toBe('success');
+      expect(result.body!.length).toBeGreaterThan(size);
+      await setImmediate();
+      own.release(result.body);
+    });
+    await Promise.all(calls);
+    expect(small.length).toBeLessThan(16 * 1024);
+    // The budget, one answer more, and what each has reserved ahead.
+    expect(budget.peak()).toBeGreaterThan(8 * MIB);
+    expect(budget.peak()).toBeLessThan(8 * MIB + size + (calls.length * MIB) / 4 + MIB);
+    expect(budget.held()).toBe(0);
+    await own.close();
+  });
+
+  test('that is a small gzip of 63 MiB is refused before it is that large, and nothing of it stays counted', async () => {
+    const budget = watchedBudget(256 * MIB);
+    const own = createUpstreamClient({ connections: 1, userAgent: 'x', clock: systemClock, budget });
+    const bomb = gzipSync(Buffer.alloc(63 * MIB, ' '));
+    upstream.answerWith((_request, response) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-encoding': 'gzip' });
+      response.end(bomb);
+    });
+    expect(await own.call(request('plain'))).toMatchObject({ class: 'too_large', body: null });
+    expect(budget.peak()).toBeLessThan(bomb.length * 200 + 2 * MIB);
+    expect(budget.held()).toBe(0);
+    await own.close();
+  });
+
   test.each(['big-2', 'big-chunked-2', 'big-gzip-2'])('%s over the limit is too large', async (model) => {
     const own = createUpstreamClient({
       connections: 1,
@@ -356,6 +406,22 @@ describe('a large answer', () => {
     expect(await call('big-65')).toMatchObject({ class: 'too_large', status: 200 });
     await upstream.waitForClosedEarly();
     expect(await call('big-gzip-65')).toMatchObject({ class: 'too_large' });
+  });
+});
+
+describe('an answer in 1-byte chunks', () => {
+  test('arrives whole, and takes no more memory than any other', async () => {
+    const text = JSON.stringify({ choices: [], filler: Array.from({ length: 10_000 }, (_, i) => i) });
+    upstream.answerWith((_request, response) => {
+      response.setHeader('content-type', 'application/json');
+      response.flushHeaders();
+      const chunks = [...Buffer.from(text)].map((byte) => `1\r\n${String.fromCharCode(byte)}\r\n`);
+      response.socket!.end(`${chunks.join('')}0\r\n\r\n`);
+    });
+    const result = await call('plain');
+    expect(result.class).toBe('success');
+    expect(result.body!.equals(Buffer.from(text))).toBe(true);
+    expect(result.body!.buffer.byteLength).toBeLessThanOrEqual(4 * text.length);
   });
 });
 
@@ -384,6 +450,21 @@ describe('an idle connection', () => {
     server.close();
   });
 });
+
+/** A budget that remembers the most it ever held. */
+function watchedBudget(cap: number): ByteBudget & { peak(): number } {
+  const budget = createByteBudget(cap);
+  let peak = 0;
+  return {
+    ...budget,
+    take(receiver, bytes) {
+      const goesOn = budget.take(receiver, bytes);
+      peak = Math.max(peak, budget.held());
+      return goesOn;
+    },
+    peak: () => peak,
+  };
+}
 
 async function listening(server: Server): Promise<void> {
   server.listen(0, '127.0.0.1');

@@ -1,13 +1,43 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { findMembers, keyIs, scanElements, scanMembers } from '../../../lib/json/members.ts';
-import { bomLength, expectEnd, faultText, skipSpace, skipValue } from '../../../lib/json/scan.ts';
+import { findMembers, keyIs } from '../../../lib/json/members.ts';
+import { bomLength, faultText, skipSpace } from '../../../lib/json/scan.ts';
+import { advance, endWalk, startDocument, startWalk, type Walk, walkAtOnce } from '../../../lib/json/walk.ts';
+
+/** After the document's one value: `end` itself if only white space follows, or the fault. */
+function expectEnd(bytes: Uint8Array, end: number): number {
+  if (end < 0) return end;
+  const rest = skipSpace(bytes, end);
+  return rest < bytes.length ? -1 - rest : end;
+}
+
+/**
+ * Passes one value of any depth; `from` must be its first byte, white space before it is a fault. Returns the offset behind
+ * it, or the fault as in scan.ts.
+ */
+function skipValue(bytes: Uint8Array, from: number): number {
+  return walkAtOnce(startWalk(from), bytes);
+}
+
+/** Where a walk ends that can never see more than the next byte. */
+function byteByByte(walk: Walk, bytes: Buffer): number {
+  for (let stop = 1; stop <= bytes.length; stop++) {
+    const copy = Buffer.alloc(bytes.length, 0x22); // a walk that looked ahead would see quotes
+    bytes.copy(copy, 0, 0, stop);
+    if (!advance(walk, copy, stop)) break;
+  }
+  return endWalk(walk, bytes.length);
+}
 
 /** The fault of a whole document, or null. */
 function fault(text: string | Buffer): string | null {
   const bytes = Buffer.from(text as string);
   const end = expectEnd(bytes, skipValue(bytes, skipSpace(bytes, 0)));
+  // A walk through the document says the same, as a whole and with a stop at every byte.
+  const whole = walkAtOnce(startDocument(0), bytes);
+  expect(Math.min(whole, 0)).toBe(Math.min(end, 0));
+  if (bytes.length <= 2000) expect(byteByByte(startDocument(0), bytes)).toBe(whole);
   return end < 0 ? faultText(bytes, end) : null;
 }
 
@@ -230,17 +260,36 @@ describe('members and elements', () => {
     expect(bomLength(Buffer.from('{}'))).toBe(0);
   });
 
-  test('walks members and elements with white space anywhere', () => {
-    const text = ' { "a" : 1 , "b" : [ ] ,"a":\n{"c":2} } ';
+  /** What a walk tells of the outer levels, in order. */
+  function told(text: string, levels: number): { events: string[]; end: number } {
+    const events: string[] = [];
     const bytes = Buffer.from(text);
-    const seen: string[] = [];
-    const end = scanMembers(bytes, 1, (keyAt, valueAt) => {
-      const valueEnd = skipValue(bytes, valueAt);
-      seen.push(`${keyAt}:${text.slice(valueAt, valueEnd)}`);
-      return valueEnd;
+    const walk = startWalk(0, levels, {
+      key: (at, depth) => events.push(`${depth} key ${at}`),
+      value: (start, end, depth) => events.push(`${depth} ${text.slice(start, end)}`),
     });
-    expect(seen).toEqual(['3:1', '13:[ ]', `${text.lastIndexOf('"a"')}:{"c":2}`]);
+    return { events, end: walkAtOnce(walk, bytes) };
+  }
+
+  test('a walk tells of members and elements with white space anywhere, and of duplicates', () => {
+    const text = '{ "a" : 1 , "b" : [ ] ,"a":\n{"c":2} } ';
+    const again = text.lastIndexOf('"a"');
+    const { events, end } = told(text, 1);
+    expect(events).toEqual(['1 key 2', '1 1', '1 key 12', '1 [ ]', `1 key ${again}`, '1 {"c":2}']);
     expect(end).toBe(text.length - 1);
+  });
+
+  test('a walk tells of inner levels before the outer ones, and of none beyond the deepest', () => {
+    expect(told('[[1,{"k":[2]}],"x"]', 0).events).toEqual([]);
+    expect(told('[[1,{"k":[2]}],"x"]', 2).events).toEqual(['2 1', '2 {"k":[2]}', '1 [1,{"k":[2]}]', '1 "x"']);
+    expect(told('[[1,{"k":[2]}],"x"]', 3).events).toEqual([
+      '2 1',
+      '3 key 5',
+      '3 [2]',
+      '2 {"k":[2]}',
+      '1 [1,{"k":[2]}]',
+      '1 "x"',
+    ]);
   });
 
   test.each([
@@ -250,20 +299,13 @@ describe('members and elements', () => {
     ['{"a":1,', 7],
     ['{"a"}', 4],
     ['{"a":!}', 5],
-    ['[1]', 0],
-  ])('a fault among members of %j is at %d', (text, offset) => {
-    const bytes = Buffer.from(text);
-    expect(scanMembers(bytes, 0, (_, valueAt) => skipValue(bytes, valueAt))).toBe(-1 - offset);
-  });
-
-  test.each([
     ['[1', 2],
     ['[1 x', 3],
     ['[1,]', 3],
     ['[!]', 1],
-    ['{}', 0],
-  ])('a fault among elements of %j is at %d', (text, offset) => {
-    expect(scanElements(Buffer.from(text), 0, () => {}).next().value).toBe(-1 - offset);
+    [' 1', 0],
+  ])('the fault of %j is at %d', (text, offset) => {
+    expect(told(text, 1).end).toBe(-1 - offset);
   });
 
   test('a key is compared by what it means, however it is escaped', () => {

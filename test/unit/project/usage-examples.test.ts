@@ -27,7 +27,7 @@ describe('worked examples of docs/usage.md', () => {
   for (const [, adapter, usage, card, tokens, cost, breakdown] of examples) {
     test(`${adapter} ${usage} at ${card} costs ${cost}`, () => {
       const answer = { usage: JSON.parse(usage!) };
-      const measured = measure(adapter as 'openai', answer, Buffer.alloc(0));
+      const measured = measure(adapter as 'openai', answer);
       expect(measured.tokens).toEqual(valueIn(tokens!));
       const pricing = { id: '1', name: card!, currency: 'USD', enabled: true, rates: cards[card!]! };
       const result = measured.tokens && price(pricing, measured.tokens);

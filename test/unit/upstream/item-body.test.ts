@@ -1,10 +1,17 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { peekItem, replaceModel, topLevelMembers } from '../../../lib/upstream/item-body.ts';
+import { atOnce } from '../../../lib/base/turns.ts';
+import { findMembers, MAX_MEMBERS } from '../../../lib/json/members.ts';
+import { peekItem, peekItemInSteps, replaceModel } from '../../../lib/upstream/item-body.ts';
+import { readLargeAnswer } from '../../../lib/upstream/large-answer.ts';
 
+/** At once, and in steps: both must say the same. */
 function peek(text: string) {
-  return peekItem(Buffer.from(text));
+  const item = Buffer.from(text);
+  const found = peekItem(item);
+  expect(atOnce(peekItemInSteps(item))).toEqual(found);
+  return found;
 }
 
 /** The item with its model replaced, as the upstream receives it. */
@@ -77,11 +84,14 @@ describe('peeking at an item', () => {
   });
 
   test('survives a 10 MB model, deep nesting and a million duplicate models', () => {
-    const long = 'm'.repeat(10_000_000);
-    const found = peek(`{"model":"${long}"}`);
-    expect(found.kind === 'object' && found.model === long).toBe(true);
+    for (const char of ['m', 'é', '😀', '\\u006d', '\\\\']) {
+      const found = peek(`{"model":"${char.repeat(10_000_000 / char.length)}"}`);
+      const start = JSON.parse(`"${char.repeat(16_384)}"`);
+      expect(found.kind === 'object' && found.model === start).toBe(true);
+    }
     expect(peek(`{"x":${'['.repeat(100_000)}${']'.repeat(100_000)},"model":"a"}`)).toMatchObject({ model: 'a' });
-    expect(peek(`{${'"model":1,'.repeat(1_000_000)}"model":"a"}`)).toMatchObject({
+    expect(peek(`{${'"model":1,'.repeat(1_000_000)}"model":"a"}`)).toEqual({ kind: 'too_many_members' });
+    expect(peek(`{${'"model":1,'.repeat(MAX_MEMBERS - 1)}"model":"a"}`)).toMatchObject({
       model: null,
       modelIs: 'repeated',
       modelSpans: [],
@@ -167,6 +177,8 @@ describe('replacing the model', () => {
 });
 
 describe('an upstream answer', () => {
+  const kindOf = (body: Buffer) => atOnce(readLargeAnswer('openai', body)).kind;
+
   test.each([
     ['{}', 'object'],
     [' {"error":null}\n', 'object'],
@@ -179,17 +191,18 @@ describe('an upstream answer', () => {
     ['{} {}', 'invalid'],
     ['\ufeff{}', 'invalid'],
   ])('%j is %s', (text, kind) => {
-    expect(topLevelMembers(Buffer.from(text), ['error']).kind).toBe(kind);
+    expect(kindOf(Buffer.from(text))).toBe(kind);
+    expect(findMembers(Buffer.from(text), ['error']).kind).toBe(kind);
   });
 
   test('that is no UTF-8 is invalid', () => {
-    expect(topLevelMembers(Buffer.from([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]), []).kind).toBe('invalid');
+    expect(kindOf(Buffer.from([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]))).toBe('invalid');
   });
 
   test('gives single members to be parsed alone, the last of duplicates', () => {
     const text = `{"id":"x","usage":{"n":1},"choices":["${'y'.repeat(2_000_000)}"],"usage": {"total":5} }`;
     const body = Buffer.from(text);
-    const found = topLevelMembers(body, ['usage', 'error', 'choices']);
+    const found = findMembers(body, ['usage', 'error', 'choices']);
     if (found.kind !== 'object') expect.fail(found.kind);
     const { start, end } = found.members.get('usage')!;
     expect(JSON.parse(body.toString('utf8', start, end))).toEqual({ total: 5 });

@@ -1,10 +1,13 @@
+import { randomBytes } from 'node:crypto';
 import * as zlib from 'node:zlib';
 import { describe, expect, test } from 'vitest';
-import { judgeBody } from '../../../lib/upstream/classify.ts';
-import { decodeBody } from '../../../lib/upstream/decode.ts';
+import { atOnce } from '../../../lib/base/turns.ts';
+import { judgeBody, judgeLargeBody } from '../../../lib/upstream/classify.ts';
+import { type DecodeRoom, decodeBody } from '../../../lib/upstream/decode.ts';
 import { parseRetryAfter, readResponseHead } from '../../../lib/upstream/response-head.ts';
 
 const MIB = 1024 * 1024;
+const ROOM: DecodeRoom = { begin: async () => {}, reserve: async () => {}, finish() {} };
 
 describe('Retry-After', () => {
   const NOW = Date.UTC(2026, 0, 1, 12, 0, 0);
@@ -73,7 +76,8 @@ describe('an answer head', () => {
 
 describe('Content-Encoding', () => {
   const text = Buffer.from('{"choices":[]}');
-  const decode = async (encoding: string | null, raw: Buffer, max = MIB) => decodeBody(encoding, raw, max);
+  const decode = async (encoding: string | null, raw: Buffer, max = MIB) =>
+    decodeBody(encoding, raw, { maxBytes: max, room: ROOM });
 
   test.each([
     [null, text],
@@ -115,10 +119,70 @@ describe('Content-Encoding', () => {
   });
 });
 
+describe('a compressed body', () => {
+  const limits = { maxBytes: 64 * MIB, room: ROOM };
+  const dense = Buffer.alloc(9 * MIB, 'x');
+
+  test('of more than 8 MiB is 200 times as large as what was sent, at most', async () => {
+    const coders = { gzip: zlib.gzipSync, br: zlib.brotliCompressSync, zstd: zlib.zstdCompressSync };
+    for (const [coding, encode] of Object.entries(coders)) {
+      expect(await decodeBody(coding, encode(dense), limits)).toEqual({ fault: 'too_large' });
+      expect(await decodeBody(coding, encode(dense.subarray(0, 8 * MIB)), limits)).toHaveProperty('body');
+    }
+    // Hexadecimal of random bytes compresses about twice.
+    const usual = Buffer.from(randomBytes(5 * MIB).toString('hex'));
+    expect(await decodeBody('gzip', zlib.gzipSync(usual, { level: 1 }), limits)).toEqual({ body: usual });
+  });
+
+  test('has two codings at most', async () => {
+    const text = Buffer.from('{}');
+    const three = zlib.gzipSync(zlib.gzipSync(zlib.gzipSync(text)));
+    expect(await decodeBody('gzip, gzip, gzip', three, limits)).toEqual({ fault: 'unknown_encoding' });
+  });
+
+  test('reserves memory before it is decoded, and stops where that ends', async () => {
+    const events: string[] = [];
+    let reserved = 0;
+    let left = 4;
+    const full = Promise.withResolvers<void>();
+    const more = Promise.withResolvers<void>();
+    const room: DecodeRoom = {
+      async begin() {
+        events.push('begin');
+      },
+      async reserve(bytes) {
+        reserved += bytes;
+        if (--left !== 0) return;
+        events.push('full');
+        full.resolve();
+        await more.promise;
+      },
+      finish: () => events.push('finish'),
+    };
+    const body = Buffer.alloc(3 * MIB, 'x');
+    const decoding = decodeBody('gzip', zlib.gzipSync(body), { maxBytes: 64 * MIB, room });
+    await full.promise;
+    // The thread pool has nothing to do for it: whatever else is decoded comes back first.
+    await decodeBody('gzip', zlib.gzipSync(body), { maxBytes: 64 * MIB, room: ROOM });
+    expect(events).toEqual(['begin', 'full']);
+    expect(reserved).toBeLessThanOrEqual(MIB);
+    more.resolve();
+    expect(await decoding).toEqual({ body });
+    expect(events).toEqual(['begin', 'full', 'finish']);
+    expect(reserved).toBeGreaterThanOrEqual(body.length);
+    expect(reserved).toBeLessThan(body.length + MIB);
+  });
+});
+
 describe('the body of a 2xx', () => {
   const pad = `"pad":"${'x'.repeat(MIB)}"`;
-  const judge = (text: string | Buffer, adapter: Parameters<typeof judgeBody>[0] = 'openai') =>
-    judgeBody(adapter, Buffer.from(text)).badReason;
+  /** As a whole, and in steps: both must say the same. */
+  const judge = (text: string | Buffer, adapter: Parameters<typeof judgeBody>[0] = 'openai') => {
+    const body = Buffer.from(text as string);
+    const { badReason } = judgeBody(adapter, body);
+    expect(atOnce(judgeLargeBody(adapter, body)).badReason).toBe(badReason);
+    return badReason;
+  };
 
   test.each([
     ['openai', 'choices'],
@@ -150,10 +214,14 @@ describe('the body of a 2xx', () => {
     expect(judge(Buffer.from(`{${pad},"a":"\xe9"}`, 'latin1'))).toBe('not_json');
   });
 
-  test('from 1 MiB on has the same faults, and is not built', () => {
+  test('that is large is not built: only the members that count are', () => {
     expect(judge(`[${pad.slice(6)}]`)).toBe('no_response');
     expect(judge(`{${pad}`)).toBe('not_json');
-    expect(judgeBody('openai', Buffer.from(`{${pad},"choices":[]}`))).toEqual({ badReason: null, parsed: undefined });
+    const body = Buffer.from(`{${pad},"choices":[{"x":1,"finish_reason":"stop"}],"usage":{"total_tokens":1}}`);
+    expect(atOnce(judgeLargeBody('openai', body))).toEqual({
+      badReason: null,
+      parsed: { choices: [{ finish_reason: 'stop' }], usage: { total_tokens: 1 } },
+    });
   });
 
   test('with inherited names as keys is judged by its own members', () => {

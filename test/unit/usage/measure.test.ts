@@ -1,13 +1,19 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { atOnce } from '../../../lib/base/turns.ts';
+import { readLargeAnswer } from '../../../lib/upstream/large-answer.ts';
 import { measure } from '../../../lib/usage/measure.ts';
 
 type Adapter = Parameters<typeof measure>[0];
 
-const NOTHING = Buffer.alloc(0);
-const tokensOf = (adapter: Adapter, usage: unknown) => measure(adapter, { usage }, NOTHING).tokens;
+const tokensOf = (adapter: Adapter, usage: unknown) => measure(adapter, { usage }).tokens;
 /** As of an answer that is too large to be parsed whole. */
-const fromBytes = (adapter: Adapter, text: string) => measure(adapter, undefined, Buffer.from(text));
+const fromBytes = (adapter: Adapter, text: string) => measure(adapter, partsOf(adapter, text));
+
+function partsOf(adapter: Adapter, text: string): unknown {
+  const answer = atOnce(readLargeAnswer(adapter, Buffer.from(text)));
+  return answer.kind === 'object' ? answer.parts : undefined;
+}
 
 const ODD = ['12', -1, 1.5, null, true, 1e300, 2 ** 53, [], {}, -0.5];
 
@@ -184,7 +190,7 @@ describe('token counts', () => {
 });
 
 describe('finish reasons', () => {
-  const reason = (adapter: Adapter, answer: unknown) => measure(adapter, answer, NOTHING).finishReason;
+  const reason = (adapter: Adapter, answer: unknown) => measure(adapter, answer).finishReason;
 
   test('each shape says it in its own place', () => {
     expect(reason('openai', { choices: [{ finish_reason: 'length' }, { finish_reason: 'stop' }] })).toBe('length');
@@ -227,7 +233,7 @@ describe('large answers', () => {
         fc.boolean(),
         (adapter, given, spaced) => {
           const text = JSON.stringify(given, null, spaced ? 2 : 0);
-          expect(fromBytes(adapter, text)).toEqual(measure(adapter, JSON.parse(text), NOTHING));
+          expect(fromBytes(adapter, text)).toEqual(measure(adapter, JSON.parse(text)));
         },
       ),
       { numRuns: 500 },

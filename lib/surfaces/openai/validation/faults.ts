@@ -1,4 +1,5 @@
 import { cutText } from '../../../base/errors.ts';
+import { MAX_MEMBERS } from '../../../json/members.ts';
 
 /**
  * What is wrong with an input file; `errors.data` of a failed batch holds these ("Validation of the input file" in
@@ -37,6 +38,7 @@ export const lineFaults = {
   notJson: fault('invalid_json_line', 'This line is not parseable as valid JSON.', null),
   notUtf8: fault('invalid_json_line', 'This line is not valid UTF-8.', null),
   notObject: fault('invalid_json_line', 'This line is not a JSON object.', null),
+  tooManyMembers: fault('invalid_json_line', `This line has more than ${MAX_MEMBERS} members.`, null),
   bodyNotObject: fault('invalid_json_line', "Invalid type for 'body': expected an object.", 'body'),
   customIdNotString: fault('invalid_custom_id', "Invalid type for 'custom_id': expected a string.", 'custom_id'),
   method: fault('invalid_method', "Invalid method: only 'POST' is supported in a batch.", 'method'),

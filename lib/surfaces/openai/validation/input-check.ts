@@ -1,11 +1,13 @@
 import { Buffer } from 'node:buffer';
-import { hash } from 'node:crypto';
+import { createHash, hash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { cutText } from '../../../base/errors.ts';
+import { crc32InSteps, piecesOf, STEP_BYTES, type Steps } from '../../../base/turns.ts';
 import { type Spans, spanList } from '../../../json/spans.ts';
+import { stringPieces, stringStart } from '../../../json/strings.ts';
 import { type Fault, fileFaults, type LineFault, lineFaults, MAX_FAULTS } from './faults.ts';
-import { readInputLine, stringOf } from './input-line.ts';
-import { lineReader } from './line-reader.ts';
+import { readInputLine, readInputLineInSteps, stringOf } from './input-line.ts';
+import { type LineBytes, lineReader } from './line-reader.ts';
 
 /**
  * Requests of one batch, and bytes of one of its lines ("Validation of the input file" in docs/spec/openai-surface.md;
@@ -27,17 +29,19 @@ export interface Checked {
 
 /** A check of an input file that arrives in pieces; it looks at every line and keeps numbers and digests of them. */
 export interface InputCheck {
-  push(chunk: Buffer): void;
+  push(chunk: Buffer): Steps<void>;
   /** True when no more faults are reported, and the rest of the file makes no difference. */
   full(): boolean;
   /** The custom_ids found since the last call, as they were sent: one JSON string a line. */
   takeCustomIds(): Buffer;
-  end(): Checked;
+  end(): Steps<Checked>;
 }
 
 const LF = Buffer.from('\n');
 /** A custom_id in a duplicate's message is cut anyway: a longer one is not even decoded. */
 const MAX_SHOWN_BYTES = 1024;
+/** More than what is shown of a model. */
+const MAX_MODEL_CHARS = 1024;
 const BACKSLASH = 0x5c;
 
 /** A check for a batch with this endpoint. */
@@ -55,19 +59,21 @@ export function inputCheck(endpoint: string): InputCheck {
   const report = (line: number, found: LineFault) => {
     if (faults.length < MAX_FAULTS) faults.push({ ...found, line });
   };
-  const compareModel = (model: Buffer | null) => {
+  const compareModel = (model: Buffer | null): void => {
     if (requests === 1) firstModel = model && Buffer.from(model);
     else sameModel &&= model !== null && firstModel !== null && sameText(model, firstModel);
   };
 
-  const onLine = (bytes: Buffer | null, offset: number, line: number) => {
+  function* check({ bytes, offset, line }: LineBytes): Steps<void> {
     if (++requests > MAX_REQUESTS || faults.length === MAX_FAULTS) return;
     if (bytes === null) return report(line, lineFaults.tooLong(MAX_LINE_BYTES));
-    const { faults: found, customId, body, model } = readInputLine(bytes, endpoint);
+    const isLong = bytes.length > STEP_BYTES;
+    const read = isLong ? yield* readInputLineInSteps(bytes, endpoint) : readInputLine(bytes, endpoint);
+    const { faults: found, customId, body, model } = read;
     for (const one of found) report(line, one);
     if (customId !== null) {
       const text = bytes.subarray(customId.start, customId.end);
-      const key = keyOf(text);
+      const key = isLong ? yield* longKeyOf(text) : keyOf(text);
       const first = firstLines.get(key);
       if (first === undefined) firstLines.set(key, line);
       else report(line, lineFaults.duplicate(shown(text), first, line));
@@ -75,25 +81,31 @@ export function inputCheck(endpoint: string): InputCheck {
     }
     if (faults.length > 0 || body === null) return;
     spans.push(offset + body.start, offset + body.end);
-    crcs[requests - 1] = crc32(bytes.subarray(body.start, body.end));
+    const item = bytes.subarray(body.start, body.end);
+    crcs[requests - 1] = isLong ? yield* crc32InSteps(item) : crc32(item);
     compareModel(model && bytes.subarray(model.start, model.end));
-  };
+  }
 
   return {
-    push: (chunk) => reader.push(chunk, onLine),
+    *push(chunk) {
+      for (const piece of piecesOf(chunk)) {
+        for (const line of reader.push(piece)) yield* check(line);
+        yield;
+      }
+    },
     full: () => faults.length === MAX_FAULTS,
     takeCustomIds() {
       const taken = Buffer.concat(customIds);
       customIds = [];
       return taken;
     },
-    end() {
-      reader.end(onLine);
+    *end() {
+      for (const line of reader.end()) yield* check(line);
       if (requests === 0) faults.push(fileFaults.empty);
       if (requests > MAX_REQUESTS && faults.length < MAX_FAULTS) {
         faults.push(fileFaults.tooMany(requests, MAX_REQUESTS));
       }
-      const model = sameModel && firstModel !== null ? cutText(textOf(firstModel)) : null;
+      const model = sameModel && firstModel !== null ? cutText(stringStart(firstModel, 0, MAX_MODEL_CHARS)) : null;
       return { faults, items: spans.take(), crcs: crcs.subarray(0, requests), model };
     },
   };
@@ -105,6 +117,8 @@ function textOf(json: Buffer): string {
 
 function sameText(a: Buffer, b: Buffer): boolean {
   if (a.equals(b)) return true;
+  // No catalogue has a name that long, so that it makes no difference.
+  if (Math.max(a.length, b.length) > STEP_BYTES) return false;
   if (a.indexOf(BACKSLASH) < 0 && b.indexOf(BACKSLASH) < 0) return false;
   return textOf(a) === textOf(b);
 }
@@ -122,6 +136,30 @@ function keyOf(json: Buffer): string {
   if (!text.isWellFormed()) return `16${hash('sha256', Buffer.from(text, 'utf16le'), 'base64')}`;
   const bytes = Buffer.from(text);
   return bytes.length <= 64 ? `=${text}` : `8${hash('sha256', bytes, 'base64')}`;
+}
+
+/** The same for one of any length, which is decoded in pieces. */
+function* longKeyOf(json: Buffer): Steps<string> {
+  if (json.length <= STEP_BYTES) return keyOf(json);
+  const utf8 = createHash('sha256');
+  const utf16 = createHash('sha256');
+  let isWellFormed = true;
+  let half = ''; // a surrogate at the end of a piece, whose other half may come in the next one
+  for (const piece of stringPieces(json)) {
+    let text = half + piece;
+    half = isHighSurrogate(text.charCodeAt(text.length - 1)) ? text.slice(-1) : '';
+    text = half === '' ? text : text.slice(0, -1);
+    isWellFormed &&= text.isWellFormed();
+    utf8.update(text);
+    utf16.update(text, 'utf16le');
+    yield;
+  }
+  utf16.update(half, 'utf16le');
+  return isWellFormed && half === '' ? `8${utf8.digest('base64')}` : `16${utf16.digest('base64')}`;
+}
+
+function isHighSurrogate(unit: number): boolean {
+  return unit >= 0xd800 && unit < 0xdc00;
 }
 
 function shown(json: Buffer): string {

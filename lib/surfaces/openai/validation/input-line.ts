@@ -1,6 +1,8 @@
 import { type Buffer, isUtf8 } from 'node:buffer';
-import { keyIs, type Span, scanMembers } from '../../../json/members.ts';
-import { expectEnd, skipValue } from '../../../json/scan.ts';
+import type { Steps } from '../../../base/turns.ts';
+import { MAX_MEMBERS, nameOf, type Span } from '../../../json/members.ts';
+import { isUtf8InSteps } from '../../../json/utf8.ts';
+import { isObject, startDocument, type Walk, walkAtOnce, walkInSteps } from '../../../json/walk.ts';
 import { type LineFault, lineFaults } from './faults.ts';
 
 /** One line of an input file, taken apart without being parsed. Spans count from the start of the line. */
@@ -24,44 +26,58 @@ const MAX_TEXT_BYTES = 1024;
 /**
  * Checks a line `{"custom_id","method":"POST","url","body"}` in one pass over its bytes, and reports all that is wrong with
  * it. Further members are ignored, and of duplicates the last one counts, as for JSON.parse. `line` has no white space
- * around. What the body says beside `stream` is judged when the item runs, `model` too.
+ * around. What the body says beside `stream` is judged when the item runs, `model` too. In one go, so only for lines of few
+ * steps.
  */
 export function readInputLine(line: Buffer, endpoint: string): InputLine {
-  const nothing = (fault: LineFault): InputLine => ({ faults: [fault], customId: null, body: null, model: null });
   if (!isUtf8(line)) return nothing(lineFaults.notUtf8);
-  if (line[0] !== OPEN_BRACE) {
-    return nothing(expectEnd(line, skipValue(line, 0)) < 0 ? lineFaults.notJson : lineFaults.notObject);
-  }
+  const { walk, found } = startLine(line);
+  return walkAtOnce(walk, line) < 0 ? nothing(lineFaults.notJson) : judge(line, endpoint, walk, found);
+}
 
-  const found: Found = { customId: null, method: null, url: null, body: null, model: null, stream: null };
-  const inBody = (keyAt: number, valueAt: number) => {
-    const end = skipValue(line, valueAt);
-    if (end < 0) return end;
-    if (keyIs(line, keyAt, 'model')) found.model = { start: valueAt, end };
-    else if (keyIs(line, keyAt, 'stream')) found.stream = { start: valueAt, end };
-    return end;
-  };
-  const end = scanMembers(line, 0, (keyAt, valueAt) => {
-    if (keyIs(line, keyAt, 'body')) {
+/** The same in steps. */
+export function* readInputLineInSteps(line: Buffer, endpoint: string): Steps<InputLine> {
+  if (!(yield* isUtf8InSteps(line))) return nothing(lineFaults.notUtf8);
+  const { walk, found } = startLine(line);
+  return (yield* walkInSteps(walk, line)) < 0 ? nothing(lineFaults.notJson) : judge(line, endpoint, walk, found);
+}
+
+function nothing(fault: LineFault): InputLine {
+  return { faults: [fault], customId: null, body: null, model: null };
+}
+
+const LINE_MEMBERS = ['body', 'custom_id', 'method', 'url'] as const;
+const BODY_MEMBERS = ['model', 'stream'] as const;
+
+function startLine(line: Buffer): { walk: Walk; found: Found } {
+  const found: Found = { members: 0, custom_id: null, method: null, url: null, body: null, model: null, stream: null };
+  let member: (typeof LINE_MEMBERS)[number] | undefined;
+  let inBody: (typeof BODY_MEMBERS)[number] | undefined;
+  const walk = startDocument(0, 2, {
+    key(keyAt, depth) {
+      if (depth === 2) {
+        inBody = member === 'body' ? nameOf(line, keyAt, BODY_MEMBERS) : undefined;
+        return;
+      }
+      found.members++;
+      member = nameOf(line, keyAt, LINE_MEMBERS);
+      inBody = undefined;
+      if (member !== 'body') return;
       found.model = null;
       found.stream = null;
-      const bodyEnd = line[valueAt] === OPEN_BRACE ? scanMembers(line, valueAt, inBody) : skipValue(line, valueAt);
-      found.body = { start: valueAt, end: bodyEnd };
-      return bodyEnd;
-    }
-    const valueEnd = skipValue(line, valueAt);
-    if (valueEnd < 0) return valueEnd;
-    if (keyIs(line, keyAt, 'custom_id')) found.customId = { start: valueAt, end: valueEnd };
-    else if (keyIs(line, keyAt, 'method')) found.method = { start: valueAt, end: valueEnd };
-    else if (keyIs(line, keyAt, 'url')) found.url = { start: valueAt, end: valueEnd };
-    return valueEnd;
+    },
+    value(start, end, depth) {
+      const name = depth === 1 ? member : inBody;
+      if (name !== undefined) found[name] = { start, end };
+    },
   });
-  if (expectEnd(line, end) < 0) return nothing(lineFaults.notJson);
-  return judge(line, endpoint, found);
+  return { walk, found };
 }
 
 interface Found {
-  customId: Span | null;
+  /** How many members the line has. */
+  members: number;
+  custom_id: Span | null;
   method: Span | null;
   url: Span | null;
   body: Span | null;
@@ -69,9 +85,11 @@ interface Found {
   stream: Span | null;
 }
 
-function judge(line: Buffer, endpoint: string, found: Found): InputLine {
+function judge(line: Buffer, endpoint: string, walk: Walk, found: Found): InputLine {
+  if (!isObject(walk, line)) return nothing(lineFaults.notObject);
+  if (found.members > MAX_MEMBERS) return nothing(lineFaults.tooManyMembers);
   const faults: LineFault[] = [];
-  const { customId, method, url, body, model, stream } = found;
+  const { custom_id: customId, method, url, body, model, stream } = found;
   const isString = (span: Span | null): span is Span => span !== null && line[span.start] === QUOTE;
 
   if (customId === null) faults.push(lineFaults.missing('custom_id'));

@@ -1,16 +1,21 @@
 import { Buffer } from 'node:buffer';
 import { lineScanner } from '../../../json/lines.ts';
 
-/**
- * Gets the bytes of a line that is not blank, without white space around; null when it is longer than the reader takes.
- * They are the reader's own memory, good until the call returns.
- */
-export type OnLineBytes = (bytes: Buffer | null, offset: number, line: number) => void;
+/** A line that is not blank. */
+export interface LineBytes {
+  /**
+   * Without white space around; null when the line is longer than the reader takes. They are the reader's own memory, good
+   * until the next line is asked for.
+   */
+  bytes: Buffer | null;
+  offset: number;
+  line: number;
+}
 
 /** Splits JSONL that arrives in pieces, with one line in memory at a time. */
 export interface LineReader {
-  push(chunk: Buffer, onLine: OnLineBytes): void;
-  end(onLine: OnLineBytes): void;
+  push(chunk: Buffer): Iterable<LineBytes>;
+  end(): Iterable<LineBytes>;
 }
 
 const LF = 0x0a;
@@ -40,14 +45,21 @@ export function lineReader(maxBytes: number): LineReader {
   const keptLine = (offset: number, length: number) =>
     overflowed || buffer === null ? null : buffer.subarray(offset - keptAt, offset - keptAt + length);
 
+  const lineOf = (bytes: Buffer | null, offset: number, line: number): LineBytes => ({ bytes, offset, line });
+
   return {
-    push(chunk, onLine) {
+    *push(chunk) {
+      const found: LineBytes[] = [];
       scanner.push(chunk, (offset, length, line) => {
-        if (length > maxBytes) return onLine(null, offset, line);
-        if (offset >= base) return onLine(chunk.subarray(offset - base, offset - base + length), offset, line);
-        if (offset + length > base) keep(chunk.subarray(0, offset + length - base));
-        onLine(keptLine(offset, length), offset, line);
+        if (length > maxBytes) found.push(lineOf(null, offset, line));
+        else if (offset >= base) {
+          found.push(lineOf(chunk.subarray(offset - base, offset - base + length), offset, line));
+        } else {
+          if (offset + length > base) keep(chunk.subarray(0, offset + length - base));
+          found.push(lineOf(keptLine(offset, length), offset, line));
+        }
       });
+      yield* found;
       const last = chunk.lastIndexOf(LF);
       if (last >= 0) {
         keptAt = base + last + 1;
@@ -57,10 +69,12 @@ export function lineReader(maxBytes: number): LineReader {
       keep(chunk.subarray(last + 1));
       base += chunk.length;
     },
-    end(onLine) {
+    end() {
+      const found: LineBytes[] = [];
       scanner.end((offset, length, line) => {
-        onLine(length > maxBytes ? null : keptLine(offset, length), offset, line);
+        found.push(lineOf(length > maxBytes ? null : keptLine(offset, length), offset, line));
       });
+      return found;
     },
   };
 }

@@ -1,5 +1,6 @@
 import { uuidv7 } from '../../../base/clock.ts';
 import { ApiError, reasonOf, Undone } from '../../../base/errors.ts';
+import { pacer } from '../../../base/turns.ts';
 import type { CompactDeps } from '../../../batch/results/compact.ts';
 import { type PreparedBatch, type RecordDeps, recordBatch } from '../../../batch/submit/record.ts';
 import { PayloadNotFound, type PayloadRef } from '../../../payloads/payload-store.ts';
@@ -95,18 +96,19 @@ async function checkInput(
   alive: () => Promise<void>,
 ): Promise<Checked> {
   const check = inputCheck(job.endpoint);
+  const pace = pacer();
   const input: PayloadRef = { kind: 'input', id: job.object_id };
   const size = await payloads.size(input);
   let checked: Checked | null = null;
   async function* found(): AsyncGenerator<Buffer> {
     for await (const chunk of payloads.stream(input, 0, size)) {
       await alive();
-      check.push(chunk);
+      await pace(check.push(chunk));
       if (check.full()) break;
       const ids = check.takeCustomIds();
       if (ids.length > 0) yield ids;
     }
-    checked = check.end();
+    checked = await pace(check.end());
     const rest = check.takeCustomIds();
     if (rest.length > 0) yield rest;
   }

@@ -4,6 +4,8 @@ import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ApiError } from '../../../../lib/base/errors.ts';
+import { atOnce } from '../../../../lib/base/turns.ts';
+import { MAX_MEMBERS } from '../../../../lib/json/members.ts';
 import {
   CREATE_LIMITS,
   type CreateBody,
@@ -12,12 +14,14 @@ import {
 } from '../../../../lib/surfaces/anthropic/create-body.ts';
 import { messageBatchId, parseMessageBatchId } from '../../../../lib/surfaces/anthropic/message-batch.ts';
 
+const MANY = '"x":1,'.repeat(MAX_MEMBERS);
+
 type Requests = Extract<CreateBody, { kind: 'requests' }>;
 
 function read(body: string | Buffer, size = 1 << 20, limits: Partial<CreateLimits> = {}): CreateBody {
   const bytes = Buffer.from(body);
   const reader = createBodyReader({ ...CREATE_LIMITS, ...limits });
-  for (let at = 0; at < bytes.length; at += size) reader.push(bytes.subarray(at, at + size));
+  for (let at = 0; at < bytes.length; at += size) atOnce(reader.push(bytes.subarray(at, at + size)));
   return reader.end();
 }
 
@@ -55,7 +59,21 @@ describe('a create', () => {
     }
   });
 
+  test('gives the checksums of large params, which are made in steps', () => {
+    const large = [`{"x":"${'y'.repeat(200_000)}"}`, '{}', `{"x":"${'z'.repeat(70_000)}"}`];
+    const body = `{"requests":[${large.map((text, i) => `{"custom_id":"${i}","params":${text}}`).join(',')}]}`;
+    for (const size of [1000, 65_536, 1 << 20]) {
+      expect([...(read(body, size) as Requests).crcs]).toEqual(large.map((text) => crc32(text)));
+    }
+  });
+
   test.each([
+    ['a body with too many members', `{${MANY}"requests":[]}`, '400 request body has more than 100000 members'],
+    [
+      'a request with too many members',
+      `{"requests":[{${MANY}"custom_id":"a","params":{}}]}`,
+      '400 requests.0: Object should have at most 100000 members',
+    ],
     ['an empty custom_id', create(one('')), `400 requests.0.custom_id: ${PATTERN}`],
     ['a custom_id of 65 characters', create(one('a'), one('b'.repeat(65))), `400 requests.1.custom_id: ${PATTERN}`],
     ['a custom_id with a space', create(one('a b')), `400 requests.0.custom_id: ${PATTERN}`],

@@ -1,6 +1,7 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { atOnce } from '../../../../lib/base/turns.ts';
 import type { FinalItem } from '../../../../lib/batch/results/final-items.ts';
 import { onOneLine } from '../../../../lib/json/one-line.ts';
 import { resultLine, resultType } from '../../../../lib/surfaces/anthropic/result-line.ts';
@@ -41,7 +42,7 @@ describe('a line of the results', () => {
     fc.assert(
       fc.property(fc.jsonValue(), fc.constantFrom('\n', '\r\n', '\r', ' \n\t'), (value, end) => {
         const text = JSON.stringify(value, null, 2).replaceAll('\n', end) + end;
-        const flat = onOneLine(Buffer.from(text)).toString();
+        const flat = atOnce(onOneLine(Buffer.from(text))).toString();
         expect(flat).not.toMatch(/[\r\n]/);
         expect(flat).toHaveLength(text.length);
         expect(JSON.parse(flat)).toEqual(JSON.parse(text));
@@ -51,7 +52,7 @@ describe('a line of the results', () => {
 
   test('leaves the answer in memory as it is', () => {
     const body = Buffer.from('{\n}');
-    onOneLine(body);
+    atOnce(onOneLine(body));
     expect(body.toString()).toBe('{\n}');
   });
 

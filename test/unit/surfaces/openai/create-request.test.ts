@@ -33,6 +33,27 @@ describe('the body of a create', () => {
     expect(parse({ metadata: null, output_expires_after: null })).toMatchObject({ metadata: null });
   });
 
+  test('is refused by the number of its metadata, however many there are, and by the first that is no string', () => {
+    const many = (n: number) => Object.fromEntries(Array.from({ length: n }, (_, i) => [`k${i}`, 'v']));
+    for (const n of [17, 1000, 1001, 50_000]) {
+      const message = `Invalid 'metadata': too many properties. Expected at most 16, but got ${n} instead.`;
+      expect(fault({ metadata: many(n) })).toMatchObject({ message, param: 'metadata' });
+    }
+    const deep = JSON.stringify(FINE).replace(
+      '}',
+      `,"metadata":{"a":"b","k":${'['.repeat(200_000)}${']'.repeat(200_000)}}}`,
+    );
+    expect(fault(deep)).toMatchObject({
+      message: "Invalid type for 'metadata.k': expected a string, but got an array instead.",
+    });
+  });
+
+  test('keeps metadata as JSON.parse reads it, duplicates and odd names among them', () => {
+    const text = '{"a":"1","\\u0061":"2","__proto__":"x","7":"y"}';
+    const { metadata } = parse(JSON.stringify(FINE).replace('}', `,"metadata":${text}}`));
+    expect(JSON.stringify(metadata)).toBe(JSON.stringify(JSON.parse(text)));
+  });
+
   test('is taken with all it can have, at the limits', () => {
     const metadata = Object.fromEntries(
       Array.from({ length: 16 }, (_, i) => [`${i}`.padStart(64, '😀'.repeat(31)), '😀'.repeat(512)]),

@@ -1,11 +1,12 @@
 import { expect, test } from 'vitest';
 import { systemClock } from '../../../../lib/base/clock.ts';
+import { atOnce } from '../../../../lib/base/turns.ts';
 import type { KeyPool } from '../../../../lib/keypool/pool.ts';
 import type { BatchContext } from '../../../../lib/model/batch.ts';
 import type { Catalog, HostKey, Pricing } from '../../../../lib/model/catalog.ts';
 import type { Candidate, RoutePlan } from '../../../../lib/routing/plan.ts';
 import type { CallClass, CallResult } from '../../../../lib/upstream/call-result.ts';
-import { conclude, type Run } from '../../../../lib/worker/item/conclude.ts';
+import { conclude, type Run, tellsKey } from '../../../../lib/worker/item/conclude.ts';
 import type { PreparedItem } from '../../../../lib/worker/item/judge.ts';
 import { type Outcome, refused } from '../../../../lib/worker/item/outcome.ts';
 
@@ -85,8 +86,10 @@ function concluded(given: Given): Outcome {
     last: given.last ? { result: given.last, candidate, key } : null,
     deadline: given.late ? 100 : 1000,
     refusal: given.refusal ?? null,
+    tellsKey: false,
     charged: [],
   };
+  run.tellsKey = atOnce(tellsKey(run));
   const pool = { reopensInMs: () => given.reopens ?? null } as unknown as KeyPool;
   const clock = { ...systemClock, monotonic: () => 500 };
   return conclude({ pool, clock, itemTimeoutMs: 300_000, aborted: given.aborted ?? false }, run);

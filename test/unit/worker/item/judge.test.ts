@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { BatchContext, ClaimedItem } from '../../../../lib/model/batch.ts';
 import type { RelayKey } from '../../../../lib/model/catalog.ts';
-import { createJudge } from '../../../../lib/worker/item/judge.ts';
+import { createJudge, type Verdict } from '../../../../lib/worker/item/judge.ts';
 import { catalogOf } from '../../../support/routing-catalog.ts';
 
 const KEY: RelayKey = { id: 'k', name: 'k', hash: 'h', prefix: 'sk-wr-', enabled: true };
@@ -46,7 +46,7 @@ test('nothing that an item may hold makes the judge throw, and every verdict is 
   );
   fc.assert(
     fc.property(body, (bytes) => {
-      const verdict = judge(item, bytes);
+      const verdict = judge(item, bytes) as Verdict;
       if ('judged' in verdict) {
         expect(verdict.judged.body).toBe(bytes);
         expect(verdict.judged.plan.candidates.length).toBeGreaterThan(0);
@@ -72,7 +72,7 @@ test.each<[string, Partial<RelayKey> | null]>([
   ['api key rotated', { hash: 'other' }],
 ])('a credential that is no longer valid: %s', (reason, key) => {
   const judge = createJudge({ catalog: () => catalogWith(key), nowMs: () => 1000 });
-  const verdict = judge(item, Buffer.from('{"model":"gpt-4o"}'));
+  const verdict = judge(item, Buffer.from('{"model":"gpt-4o"}')) as Verdict;
   if (!('outcome' in verdict) || verdict.outcome.kind !== 'final') throw new Error();
   expect(verdict.outcome.error).toBe(`batch item: credential no longer valid: ${reason}`);
   expect(verdict.outcome.usage).toMatchObject({ errorKind: 'credential', status: 0 });
@@ -92,4 +92,19 @@ test('a credential is looked at again with a newer catalogue, and when its time 
   expect(good()).toBe(true);
   catalog = catalogWith({ revokedAt: 1 }, 3);
   expect(good()).toBe(false);
+});
+
+test('a large item is judged like a small one, in turns of the event loop', async () => {
+  const judge = createJudge({ catalog: () => catalogWith({}), nowMs: () => 0 });
+  const judged = async (text: string) => {
+    const verdict = await judge(item, Buffer.from(text));
+    return 'judged' in verdict ? verdict.judged.model : verdict.outcome.kind === 'final' && verdict.outcome.error;
+  };
+  const pad = `"pad":"${'x'.repeat(200_000)}"`;
+  expect(await judged(`{${pad},"model":"gpt-4o"}`)).toBe('gpt-4o');
+  expect(await judged(`{${pad},"model":"gpt-4o","stream":true}`)).toBe('batch item: stream must not be true');
+  expect(await judged(`[${pad.slice(6)}]`)).toBe('batch item: request body must be a JSON object');
+  expect(await judged(`{${'"x":1,'.repeat(100_000)}"model":"gpt-4o"}`)).toBe(
+    'batch item: request body has more than 100000 members',
+  );
 });

@@ -2,6 +2,8 @@ import { Buffer } from 'node:buffer';
 import { crc32 } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { atOnce } from '../../../../../lib/base/turns.ts';
+import { MAX_MEMBERS } from '../../../../../lib/json/members.ts';
 import { MAX_FAULTS } from '../../../../../lib/surfaces/openai/validation/faults.ts';
 import { type Checked, inputCheck, MAX_LINE_BYTES } from '../../../../../lib/surfaces/openai/validation/input-check.ts';
 
@@ -14,10 +16,10 @@ function check(input: string | Buffer, cuts: readonly number[] = [], endpoint = 
   const ids: Buffer[] = [];
   const places = [0, ...cuts.map((cut) => cut % (bytes.length + 1)).sort((a, b) => a - b), bytes.length];
   for (let i = 1; i < places.length; i++) {
-    checking.push(bytes.subarray(places[i - 1]!, places[i]!));
+    atOnce(checking.push(bytes.subarray(places[i - 1]!, places[i]!)));
     ids.push(checking.takeCustomIds());
   }
-  const checked = checking.end();
+  const checked = atOnce(checking.end());
   ids.push(checking.takeCustomIds());
   return { ...checked, customIds: Buffer.concat(ids).toString() };
 }
@@ -170,11 +172,11 @@ describe('a faulty input file', () => {
 
   test('reports at most a thousand faults and then needs no more of the file', () => {
     const checking = inputCheck(CHAT);
-    checking.push(Buffer.from('{\n'.repeat(MAX_FAULTS - 1)));
+    atOnce(checking.push(Buffer.from('{\n'.repeat(MAX_FAULTS - 1))));
     expect(checking.full()).toBe(false);
-    checking.push(Buffer.from('{\n{\n{\n'));
+    atOnce(checking.push(Buffer.from('{\n{\n{\n')));
     expect(checking.full()).toBe(true);
-    expect(checking.end().faults).toHaveLength(MAX_FAULTS);
+    expect(atOnce(checking.end()).faults).toHaveLength(MAX_FAULTS);
   });
 
   test('is told how many requests it has when they are too many', () => {
@@ -187,14 +189,34 @@ describe('a faulty input file', () => {
     expect(faults[0]!.message).toContain('50002');
   });
 
+  test('is told of a line with too many members', () => {
+    const members = (n: number) => '"x":1,'.repeat(n - 4);
+    const wide = (n: number) => `{${members(n)}${line('a').slice(1)}\n`;
+    expect(codes(check(wide(MAX_MEMBERS)))).toEqual([]);
+    expect(check(wide(MAX_MEMBERS + 1)).faults).toEqual([
+      { code: 'invalid_json_line', message: 'This line has more than 100000 members.', param: null, line: 1 },
+    ]);
+  });
+
+  test('is told of two custom_ids of megabytes that are the same, however they are escaped', () => {
+    for (const char of ['a', 'é', '😀', '\ud800']) {
+      const id = `${char}b`.repeat(50_000);
+      const plain = JSON.stringify(id);
+      const escaped = `"${[...Array(id.length).keys()].map((i) => `\\u${id.charCodeAt(i).toString(16).padStart(4, '0')}`).join('')}"`;
+      const lineOf = (json: string) => line('ID').replace('"ID"', json);
+      const text = [plain, escaped, JSON.stringify(`${id}c`)].map(lineOf).join('\n');
+      expect(codes(check(text))).toEqual([['duplicate_custom_id', 'custom_id', 2]]);
+    }
+  });
+
   test('is told of a line that is longer than one may be, and reads on behind it', () => {
     const checking = inputCheck(CHAT);
     const start = line('a').slice(0, -2);
-    checking.push(Buffer.from(`${start},"x":"`));
+    atOnce(checking.push(Buffer.from(`${start},"x":"`)));
     const piece = Buffer.alloc(1024 * 1024, 'x');
-    for (let i = 0; i < MAX_LINE_BYTES / piece.length; i++) checking.push(piece);
-    checking.push(Buffer.from(`"}}\n${line('b')}\n{`));
-    expect(codes(checking.end())).toEqual([
+    for (let i = 0; i < MAX_LINE_BYTES / piece.length; i++) atOnce(checking.push(piece));
+    atOnce(checking.push(Buffer.from(`"}}\n${line('b')}\n{`)));
+    expect(codes(atOnce(checking.end()))).toEqual([
       ['invalid_json_line', null, 1],
       ['invalid_json_line', null, 3],
     ]);
