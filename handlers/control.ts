@@ -50,7 +50,7 @@ const resetHostKeyEndpoint = adminEndpoint(
 
 /**
  * Every endpoint of the control port (design section 6). All but `/healthz` and `/metrics` ask for the admin bearer.
- * Literal segments win, so fixed paths stand beside the plurals.
+ * Literal segments win, so fixed paths and plurals do not collide.
  */
 export const CONTROL_ENDPOINTS: readonly Endpoint<ControlApp>[] = [
   healthEndpoint,
