@@ -39,9 +39,13 @@ export const LAYERS = [
     folders: ['lib/surfaces'],
     about: "OpenAI's files and batches, Anthropic's message batches, on the same core",
   },
-  { name: 'http', folders: ['lib/http'], about: 'contracts, rendering, the Node adapter' },
+  { name: 'http', folders: ['lib/http'], about: 'routes, contracts, rendering, the adapters of Node and of Lambda' },
   { name: 'app', folders: ['lib/app'], about: 'the composition root: configuration, parts, container and Lambda form' },
-  { name: 'entries', folders: ['handlers', 'bin'], about: 'one function per endpoint; the programs' },
+  {
+    name: 'entries',
+    folders: ['handlers', 'bin'],
+    about: 'the endpoints, a file or a few for each surface; the programs',
+  },
 ];
 
 const pathsOf = ({ folders }) => folders.map((folder) => `^${folder}/`);

@@ -35,7 +35,7 @@ export function adminEndpoint<App extends AdminDeps>(
 }
 
 /**
- * For `serve`: the admin bearer is asked for before anything else, unknown paths and bodies included. Only `/healthz`
+ * For `serve`: the admin bearer is checked before anything else, for unknown paths and for bodies too. Only `/healthz`
  * and `/metrics` pass without.
  */
 export function controlGuard(adminToken: string | null): (path: string, authorization: string | undefined) => void {

@@ -64,7 +64,7 @@ const createMessageBatchEndpoint = endpoint(
   },
 );
 
-/** A client that goes away in mid-body is no fault of ours, though there is nobody to tell. */
+/** A client that disconnects in mid-body is not a fault of ours, though nobody reads the answer. */
 async function* bodyOfClient(event: ApiEvent): AsyncGenerator<Uint8Array> {
   try {
     yield* streamOf(event);
@@ -155,7 +155,7 @@ const cancelMessageBatchEndpoint = endpoint(
   },
 );
 
-/** The batch that `{id}` names; what is no id is as unknown as one that nobody has. */
+/** The batch that `{id}` names. A malformed id is as unknown as that of no batch. */
 function keyOf(event: ApiEvent, owner: string): MessageBatchKey {
   const id = parseMessageBatchId(pathParameter(event, 'id'));
   if (id === null) throw new ApiError('not_found');

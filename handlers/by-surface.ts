@@ -25,9 +25,9 @@ import {
 // endpoint authenticates for itself.
 
 /**
- * A create of the OpenAI API has 111 KB at most that say something: 16 pairs of 64 and 512 characters, each as two escapes of
- * six bytes. Looking into more than this would cost native submits, so that of larger ones only those are looked into
- * that name one of its members, wherever that stands.
+ * A create of the OpenAI API has at most 111 KB of meaning: 16 pairs of 64 and 512 characters, each as two escapes of six
+ * bytes. To parse larger bodies would slow down native submits: they are parsed only if one of its members' names occurs
+ * anywhere in them.
  */
 const LOOK_BYTES = 131_072;
 const OPENAI_MEMBERS = ['input_file_id', 'endpoint'];
@@ -36,7 +36,7 @@ const OPENAI_MEMBERS = ['input_file_id', 'endpoint'];
 export const SHARED_BATCH_ENDPOINTS: readonly Endpoint<NativeApp & OpenaiApp>[] = [
   // `input_file_id` or `endpoint` make it OpenAI's; beside `shape` or `requests` they are refused.
   either(submitBatchEndpoint, createOpenaiBatchEndpoint, (event) => isOpenaiCreate(bodyOf(event))),
-  // The native list is asked for with `surface`.
+  // The native list has `surface` in its query.
   either(listBatchesEndpoint, listOpenaiBatchesEndpoint, (event) => !queryOf(event).has('surface')),
   either(getBatchEndpoint, getOpenaiBatchEndpoint, hasOpenaiId),
   either(cancelBatchEndpoint, cancelOpenaiBatchEndpoint, hasOpenaiId),

@@ -87,7 +87,7 @@ async function documentOf(app: ObjectsApp, event: ApiEvent, kind: Kind, id: stri
   throw new CatalogError([...body.faults, ...(body.claim ? await faultsOfClaim(body.claim, app) : [])]);
 }
 
-/** This replica works with the change before it answers; the others are told by NOTIFY. */
+/** This replica works with the change before it answers. The others hear of it by NOTIFY. */
 async function settle(app: ObjectsApp, changed: Changed): Promise<void> {
   for (const warning of changed.warnings) app.log.warn({ warning: formatFault(warning) }, 'catalogue warning');
   await app.catalogCache.refresh();

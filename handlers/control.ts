@@ -51,8 +51,8 @@ const resetHostKeyEndpoint = adminEndpoint(
 );
 
 /**
- * Every endpoint of the control port ("Control API" in docs/spec/native-api.md). All but `/healthz` and `/metrics` ask for the admin bearer.
- * Literal segments win, so fixed paths stand beside the plurals.
+ * Every endpoint of the control port ("Control API" in docs/spec/native-api.md). All but `/healthz` and `/metrics` ask for
+ * the admin bearer. Literal segments win, so fixed paths and plurals do not collide.
  */
 export const CONTROL_ENDPOINTS: readonly Endpoint<ControlApp>[] = [
   healthEndpoint,

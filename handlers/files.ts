@@ -96,7 +96,7 @@ const removeFileEndpoint = endpoint(
   },
 );
 
-/** The content, whole or the one range that is asked for; `If-Range` is not looked at: files never change. */
+/** The content, whole or the one range of the `Range` header. `If-Range` is ignored: files never change. */
 const getContentEndpoint = endpoint(
   { method: 'GET', pattern: '/v1/files/{id}/content', lambda: 'openai' },
   async (app: GateDeps & ReadContentDeps, { owner }, event) => {

@@ -10,7 +10,7 @@ export interface HealthApp extends Pick<GateDeps, 'log' | 'notReady'> {
   unwell?(): NotReady | null;
 }
 
-/** The only 503 that says why, because who asks it has to mend it. On both ports. */
+/** The only 503 that says why: its reader is the operator, who has to repair it. On both ports. */
 export const healthEndpoint = openEndpoint(
   { method: 'GET', pattern: '/healthz', lambda: 'health' },
   async (app: HealthApp, event) => {

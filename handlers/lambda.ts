@@ -2,8 +2,8 @@ import { apiFunction, onLambda } from './on-lambda.ts';
 import { sweep as sweepHandler } from './sweep.ts';
 import { worker as workerHandler } from './worker.ts';
 
-// The functions of serverless.yml, by the names of its `handler` entries. Which endpoints each one serves stands with
-// the endpoints (`lambda: 'submit'`); a test holds serverless.yml to both.
+// The functions of serverless.yml, by the names of its `handler` entries. Each endpoint names its function itself
+// (`lambda: 'submit'`). A test compares serverless.yml with both.
 
 const api = (name: string) => onLambda((app) => apiFunction(name, app));
 

@@ -96,10 +96,10 @@ const removeBatchEndpoint = endpoint(
 /** Idx values fit a Postgres integer. */
 const MAX_IDX = 2_147_483_647;
 const PAGE_ITEMS = 1000;
-/** Where every answer has to be a page, one that was not asked for is as long as its bytes allow. */
+/** Where every answer has to be a page, one without `after` and `limit` is as long as its bytes allow. */
 const MAX_PAGE_ITEMS = 10_000;
 
-/** A page is asked for with `after` or `limit`. */
+/** With `after` or `limit` the answer is a page. */
 const RESULTS_QUERY = z.object({
   after: whole(0, MAX_IDX).optional(),
   limit: whole(1, MAX_PAGE_ITEMS).optional(),

@@ -6,8 +6,8 @@ import { parseWake, type Wake, wakeBody } from '../lib/queue/queue.ts';
 export interface WorkerApp {
   log: Log;
   /**
-   * Looks for work; what it finds is read from Postgres. In the container it returns at once; on Lambda, where nothing
-   * goes on after a return, it works until there is nothing to do or `remainingMs` is running out.
+   * Looks for work; what it finds is read from Postgres. In the container it returns at once. On Lambda, where no
+   * work continues after a return, it works until there is nothing to do or `remainingMs` runs out.
    */
   wake(wake: Wake, remainingMs: () => number): void | Promise<void>;
   /** Its wake-up failed: the message should be tried again soon. Never rejects. */
@@ -19,8 +19,8 @@ type Remaining = Pick<Context, 'getRemainingTimeInMillis'>;
 
 /**
  * The worker. Takes an SQS event in both forms: the container's queue adapters make one of what they receive. A message
- * only says that there is something to look at, so a duplicate, late or unknown one does no harm. It is given back only
- * when the look itself failed: Postgres was away.
+ * only says that there may be work, so a duplicate, late or unknown one does no harm. It is returned to the queue only when
+ * the look itself failed: Postgres was unavailable.
  */
 export function worker(app: WorkerApp): (event: SQSEvent, context?: Remaining) => Promise<SQSBatchResponse> {
   return async (event, context) => {

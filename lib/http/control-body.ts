@@ -34,7 +34,7 @@ export type DocumentBody =
 /**
  * The catalogue document in a body. `kind` may be left out and must fit otherwise. With `id` (a PUT) what GET answered is
  * good as it is: `metadata.id` must be that id, and the read-only `status` is passed over. Throws ApiError for a body that
- * is no JSON object.
+ * is not a JSON object.
  */
 export function documentBody(event: ApiEvent, kind: Kind, id: string | null): DocumentBody {
   const body = jsonBody(event);

@@ -3,7 +3,7 @@ import { uuidv7 } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
 import type { PayloadRef } from '../payloads/payload-store.ts';
 
-/** A request as API Gateway HTTP API (payload format 2.0) gives it; the Node adapter builds the same value. */
+/** A request as API Gateway HTTP API (payload format 2.0) sends it; the Node adapter builds the same value. */
 export type ApiEvent = APIGatewayProxyEventV2;
 
 interface ResultHead {
@@ -11,11 +11,11 @@ interface ResultHead {
   headers: Record<string, string>;
   /** The batch it was about, for the access log. */
   batchId?: string;
-  /** Work that goes on after the answer. Where the process stands still then, the adapter waits for it. Never rejects. */
+  /** Work that continues after the answer. Where the process is frozen then, the adapter waits for it. Never rejects. */
   background?: Promise<unknown>;
 }
 
-/** An answer that is one text, or nothing but its head. */
+/** An answer that is one text, or only a head. */
 export interface BodyResult extends ResultHead {
   body?: string;
   stream?: undefined;
@@ -23,15 +23,15 @@ export interface BodyResult extends ResultHead {
 
 /** An answer of any length. The adapter decides how it gets to the caller. */
 export interface StreamResult extends ResultHead {
-  /** The bytes, read as they are asked for. A throw before the first one can still become an error answer. */
+  /** The bytes, read on demand. A throw before the first one can still become an error answer. */
   stream: AsyncIterable<Buffer>;
   /** Bytes of the stream; null where only reading it would tell. */
   length: number | null;
-  /** Where the bytes stand in the payload store: the stream is all of this object or one range of it. Else null. */
+  /** Where the bytes are in the payload store: the stream is all of this object or one range of it. Else null. */
   object: PayloadRef | null;
   /**
-   * The same answer, cut to a page that tells how to go on, for an adapter that cannot send any length. An item of more
-   * than `singleMaxBytes` is not shown in it with its bytes.
+   * The same answer, cut to a page that says where the next one begins, for an adapter that cannot send any length. An
+   * item of more than `singleMaxBytes` is shown without its bytes.
    */
   page?(singleMaxBytes: number | null): AsyncIterable<Buffer>;
   /** Told of each chunk of the stream when the system has its bytes, so that its memory can be used again. */
@@ -47,14 +47,14 @@ export type ApiHandler = (event: ApiEvent, context: Context) => Promise<ApiResul
 // Raw bytes travel beside the event: as base64 text inside it, a 32 MiB body would cost two copies and 43 MiB more.
 const bodies = new WeakMap<ApiEvent, Buffer>();
 
-/** Gives the event its body as bytes; the Node adapter's way round base64. */
+/** Attaches the body as bytes; the Node adapter's way round base64. */
 export function attachBody(event: ApiEvent, body: Buffer): void {
   bodies.set(event, body);
 }
 
 const streams = new WeakMap<ApiEvent, AsyncIterable<Uint8Array>>();
 
-/** Gives the event its body as it comes. */
+/** Attaches the body as it comes. */
 export function attachStream(event: ApiEvent, body: AsyncIterable<Uint8Array>): void {
   streams.set(event, body);
 }
@@ -68,7 +68,7 @@ async function* pieces(body: Buffer): AsyncGenerator<Uint8Array> {
   if (body.length > 0) yield body;
 }
 
-/** The body's own bytes; empty when there is none. Base64 is decoded only where no bytes were attached. */
+/** The body's own bytes; empty without one. Base64 is decoded only where no bytes were attached. */
 export function bodyOf(event: ApiEvent): Buffer {
   const attached = bodies.get(event);
   if (attached !== undefined) return attached;

@@ -32,8 +32,8 @@ const LINK_SECONDS = 900;
 
 /**
  * Makes a handler a Lambda function. Its answer is one value of at most 6 MB: a stream is collected into it as base64, and
- * what is larger becomes a 303 to a signed URL of the store. Nothing goes on after the answer: work that a handler left
- * in the background is waited for.
+ * what is larger becomes a 303 to a signed URL of the store. The process is frozen after the answer, so the adapter waits for
+ * the work that a handler left in the background.
  */
 export function forLambda(run: ApiHandler, deps: LambdaDeps): LambdaHandler {
   return async (event, context) => {
@@ -61,7 +61,7 @@ async function collected(
   const { statusCode, headers, object, length } = result;
   if (event.requestContext.http?.method === 'HEAD') return { statusCode, headers };
   const canLink = payloads.link !== undefined;
-  // A range that was asked for is asked of the store again: clients keep the header across a redirect.
+  // The link is to the whole object: clients send their `Range` again when they follow a redirect.
   const redirect = async (ref: PayloadRef): Promise<LambdaResult> => {
     const location = await payloads.link!(ref, LINK_SECONDS, headers['content-type']);
     return { statusCode: 303, headers: { location, ...requestIdHeaders(requestIdOf(event)) } };

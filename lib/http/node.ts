@@ -121,14 +121,14 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     const socket = req.socket;
     const answers = busy.get(socket);
     answers?.add(res);
-    res.on('error', () => {}); // a client that is gone shows as 'close'
+    res.on('error', () => {}); // a client that disconnects shows as 'close'
     try {
       const result = await answer(req, res, call).catch((error) =>
         renderError(error, call.requestId, options.log, call.path),
       );
       if (result) await send(req, res, call, result);
     } catch (error) {
-      // The stream failed: before its first byte that can still be told, later only by the broken connection.
+      // The stream failed: before its first byte the answer can still say so, later only the broken connection can.
       const failure = renderError(error, call.requestId, options.log, call.path);
       if (!res.headersSent && !res.destroyed) await send(req, res, call, failure);
       else call.broken = true;

@@ -24,7 +24,7 @@ function announced(req: IncomingMessage): number {
 
 /**
  * Reads a body of at most `maxBytes`. One of known length goes into a single buffer of that size; its memory is touched
- * only as bytes arrive, so that announcing 32 MiB costs nothing. A too large one is told before anything is read.
+ * only as bytes arrive, so that announcing 32 MiB costs nothing. One that is too large is refused before anything is read.
  */
 export function readBody(req: IncomingMessage, maxBytes: number): Promise<BodyRead> {
   const chunked = req.headers['transfer-encoding'] !== undefined;
@@ -55,13 +55,13 @@ export function readBody(req: IncomingMessage, maxBytes: number): Promise<BodyRe
 /** The body as it comes, with back-pressure; `begin` runs when it is first asked for. Leaves the rest for `drain`. */
 export async function* streamBody(req: IncomingMessage, begin: () => void): AsyncGenerator<Buffer> {
   begin();
-  // Not destroyed when the reader stops early: it still has to be told why.
+  // Not destroyed when the reader stops early: it still has to get the reason.
   yield* req.iterator({ destroyOnReturn: false });
 }
 
 /**
- * Takes and drops what is left of a body, so that a client that only reads after it has sent everything can read its
- * answer: closing on unread bytes would reset the connection and the answer with it. Bounded in bytes and time.
+ * Takes and drops what is left of a body. Some clients read only after they have sent everything: closing on unread bytes
+ * would reset the connection, and the answer with it. Bounded in bytes and time.
  */
 export function drain(req: IncomingMessage, maxBytes: number, maxMs: number): void {
   if (req.complete || req.destroyed) return;

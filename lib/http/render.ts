@@ -23,7 +23,7 @@ export function json(statusCode: number, value: unknown, headers: Record<string,
 
 /**
  * The one exit of errors: whatever was thrown becomes an answer here. Nothing of 500 and above shows its own message:
- * the log has it, under the request id. The path decides about the form. A database or a store that is away and a full
+ * the log has it, under the request id. The path decides about the form. An unavailable database or store and a full
  * store are 503 with Retry-After, not 500.
  */
 export function renderError(error: unknown, requestId: string, log: Log, path: string): BodyResult {

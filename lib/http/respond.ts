@@ -9,9 +9,9 @@ export interface RespondOptions {
 }
 
 /**
- * Sends a result and resolves when it is handed to the system or the connection is gone; never rejects for the client's
- * doing. A stream that throws before its first chunk rejects with nothing sent, so that the error can still be an answer;
- * later it destroys the connection and rejects: a cut answer must not look whole.
+ * Sends a result and resolves when it is handed to the system or the connection has ended; never rejects for the
+ * client's doing. A stream that throws before its first chunk rejects with nothing sent: the error can still be an answer.
+ * Later it destroys the connection and rejects: a cut answer must not look whole.
  */
 export async function respond(res: ServerResponse, result: ApiResult, options: RespondOptions): Promise<void> {
   if (result.stream && !options.headOnly) return respondStream(res, result, options.stallMs);
@@ -49,7 +49,7 @@ function write(res: ServerResponse, chunk: Buffer, sent: StreamResult['sent']): 
   });
 }
 
-/** Resolves when the buffers are empty again, or the connection is gone. */
+/** Resolves when the buffers are empty again, or the connection has ended. */
 function writable(res: ServerResponse, stallMs: number): Promise<void> {
   // Node's socket timer is put off by every partial write, and destroys the socket when nothing listens for it.
   res.socket?.setTimeout(stallMs);

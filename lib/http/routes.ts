@@ -21,7 +21,7 @@ export type Match =
 
 /**
  * Makes the look-up of a table. HEAD finds GET. Paths match byte for byte: a trailing slash, an empty segment or other
- * case is another, unknown path. Literal segments win over parameters; a segment that is no valid percent-encoding is unknown.
+ * case is another, unknown path. Literal segments win over parameters; a segment with an invalid percent-encoding is unknown.
  */
 export function createMatcher(routes: readonly BoundRoute[]): (method: string, path: string) => Match {
   const patterns = new Map<string, Pattern>();

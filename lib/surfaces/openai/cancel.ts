@@ -17,7 +17,7 @@ export interface Cancelled {
 }
 
 /**
- * Cancels a batch and gives it as it is then. One that runs: the core's cancel, in one transaction with the mark; its
+ * Cancels a batch and returns it as it is then. One that runs: the core's cancel, in one transaction with the mark; its
  * finished lines are kept, and it is `cancelled` with its files. One that is being validated never runs: it is
  * `cancelling` in this answer and `cancelled` when the answer goes out. Idempotent until then. Throws `not_found`, and
  * `conflict` for a batch that has ended.

@@ -19,7 +19,7 @@ function streamed(more: Partial<StreamResult>): StreamResult {
   return { statusCode: 200, headers: { ...TYPE }, stream: bytes('a', 'b'), length: null, object: null, ...more };
 }
 
-/** A store that makes links, or one that cannot; `asked` notes what it was asked. */
+/** A store that makes links, or one that cannot; `asked` lists the calls to it. */
 function storeOf(canLink: boolean, size = 0) {
   const asked: string[] = [];
   const link = async ({ kind }: PayloadRef, _seconds: number, type?: string) => {
