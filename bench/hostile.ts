@@ -62,11 +62,7 @@ export async function benchHostile(bed: Bed): Promise<Figure[]> {
   for (const [name, make] of Object.entries(HOSTILE)) {
     const input = make(REQUEST_BYTES - 1024);
     for (const [what, read] of Object.entries(READERS)) {
-      const bytes = what.startsWith('result')
-        ? make(ANSWER_BYTES)
-        : what.endsWith('_id')
-          ? withoutQuotes(input)
-          : input;
+      const bytes = PREPARE[what]?.(input, make) ?? input;
       await add(`${what}: ${name}`, `${format(bytes.length / MIB)} MiB`, () => read(bytes));
     }
     await add(`answer: ${name}`, '63 MiB', () => answered(200, 'whole', name));
