@@ -62,11 +62,7 @@ export async function benchHostile(bed: Bed): Promise<Figure[]> {
   for (const [name, make] of Object.entries(HOSTILE)) {
     const input = make(REQUEST_BYTES - 1024);
     for (const [what, read] of Object.entries(READERS)) {
-      const bytes = what.startsWith('result')
-        ? make(ANSWER_BYTES)
-        : what.endsWith('_id')
-          ? withoutQuotes(input)
-          : input;
+      const bytes = PREPARE[what]?.(input, make) ?? input;
       await add(`${what}: ${name}`, `${format(bytes.length / MIB)} MiB`, () => read(bytes));
     }
     await add(`answer: ${name}`, '63 MiB', () => answered(200, 'whole', name));
@@ -81,14 +77,21 @@ export async function benchHostile(bed: Bed): Promise<Figure[]> {
   ];
 }
 
+/** What a reader needs other bytes for. */
+const PREPARE: Readonly<Record<string, (input: Buffer, make: (bytes: number) => Buffer) => Buffer>> = {
+  'native item': (input) => Buffer.concat([Buffer.from('{"shape":"openai","requests":['), input, Buffer.from(']}')]),
+  'openai custom_id': (input) => withoutQuotes(input),
+  'result line of openai': (_input, make) => make(ANSWER_BYTES),
+  'result line of anthropic': (_input, make) => make(ANSWER_BYTES),
+};
+
 /** What a reader does to its bytes; faults are answers, too. */
 const READERS: Readonly<Record<string, (bytes: Buffer) => Promise<unknown>>> = {
   'native document': (bytes) => ignoringFaults(() => parseSubmission(bytes, 50_000)),
   'native item': (bytes) =>
     ignoringFaults(async () => {
-      const body = Buffer.concat([Buffer.from('{"shape":"openai","requests":['), bytes, Buffer.from(']}')]);
-      const submission = await parseSubmission(body, 50_000);
-      if ('items' in submission) await checksumItems(body, submission.items);
+      const submission = await parseSubmission(bytes, 50_000);
+      if ('items' in submission) await checksumItems(bytes, submission.items);
     }),
   'anthropic document': (bytes) => ignoringFaults(() => create([bytes])),
   'anthropic element': (bytes) =>

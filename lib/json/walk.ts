@@ -82,7 +82,7 @@ export function startWalk(from: number, levels = 0, events = NO_EVENTS, isDocume
     events,
     at: from,
     end: 0,
-    starts: [],
+    starts: [-1, 0, 0, 0],
     phase: VALUE,
     depth: 0,
     kinds: 0,
@@ -99,7 +99,7 @@ export function startDocument(from: number, levels = 0, events = NO_EVENTS): Wal
 
 /** Whether the value that the walk has come to at depth 0 is an object. */
 export function isObject(walk: Walk, bytes: Uint8Array): boolean {
-  return walk.starts.length > 0 && bytes[walk.starts[0]!] === OPEN_BRACE;
+  return bytes[walk.starts[0]!] === OPEN_BRACE;
 }
 
 /**
