@@ -32,7 +32,11 @@ import {
 const LOOK_BYTES = 131_072;
 const OPENAI_MEMBERS = ['input_file_id', 'endpoint'];
 
-/** Four endpoints for two surfaces each. The native one names the route and the function on Lambda. */
+/**
+ * Four endpoints for two surfaces each. The native one names the route and the function on Lambda.
+ *
+ * @internal Exported for its tests.
+ */
 export const SHARED_BATCH_ENDPOINTS: readonly Endpoint<NativeApp & OpenaiApp>[] = [
   // `input_file_id` or `endpoint` make it OpenAI's; beside `shape` or `requests` they are refused.
   either(submitBatchEndpoint, createOpenaiBatchEndpoint, (event) => isOpenaiCreate(bodyOf(event))),

@@ -53,6 +53,8 @@ const resetHostKeyEndpoint = adminEndpoint(
 /**
  * Every endpoint of the control port ("Control API" in docs/spec/native-api.md). All but `/healthz` and `/metrics` ask for
  * the admin bearer. Literal segments win, so fixed paths and plurals do not collide.
+ *
+ * @internal Exported for its tests.
  */
 export const CONTROL_ENDPOINTS: readonly Endpoint<ControlApp>[] = [
   healthEndpoint,
