@@ -16,7 +16,7 @@ export interface AppOptions {
   config: Config;
   /** Of worker and lease; tests pass shorter ones than the service's. */
   periods?: Periods | undefined;
-  /** The inference port's address, once it is listened on; null while there is none that callers could use. */
+  /** The inference port's address, once it is listened on; null while callers cannot use it. */
   listenUrl(): string | null;
   env: Env;
   log: Log;
@@ -85,7 +85,7 @@ function openDatabase(dsn: string, config: Config, log: Log, onDown: () => void)
     applicationName: 'relay-batch',
     log,
     onState(up) {
-      // Looked at again at once: one broken connection of the pool is no outage.
+      // Looked at again at once: one broken connection of the pool is not an outage.
       if (!up && isUp) onDown();
       isUp = up;
     },

@@ -29,7 +29,7 @@ export interface LambdaReadiness {
   notReady(): NotReady | null;
   /** The database's clock, epoch ms, as of the last look. */
   dbNow(): number;
-  /** Looks whether the service is ready, and what has changed since the last invocation. Never rejects. */
+  /** Checks whether the service is ready, and what has changed since the last invocation. Never rejects. */
   prepare(): Promise<void>;
   /** The same; rejects when the service is not ready. */
   prepared(): Promise<void>;

@@ -91,6 +91,6 @@ export async function sweepOnce(deps: InvocationDeps, { housekeep, remainingMs }
     if (housekeep) await sweeper.housekeep();
   } finally {
     await sweeper.stop();
-    await compactor.compact([]); // the sweeper only sets it going, and what goes on after a return stands still
+    await compactor.compact([]); // the sweeper only starts it, and nothing runs after an invocation returns
   }
 }

@@ -16,7 +16,10 @@ import { type AppCore, createSharedParts, type SharedParts } from './shared-part
 
 /** A connection unused for so long may have been dropped while the process was frozen. */
 const MAX_IDLE_MS = 30_000;
-/** The queue's own visibility is longer than its messages live: without this a failed one would never come back. */
+/**
+ * The queue's own visibility is longer than its messages live: without this a failed message would never be delivered
+ * again.
+ */
 const RETRY_SECONDS = 60;
 
 /** What the handlers are made of on Lambda: everything that can live between two invocations, and no timer. */
@@ -31,11 +34,11 @@ export interface LambdaApp extends AppCore {
   compact(batchIds: readonly string[]): Promise<void>;
   /** A batch of the OpenAI surface waits for its validation, which the next worker invocation does. */
   wakeValidator(): Promise<void>;
-  /** To be called before each invocation: looks whether the service is ready, and what has changed. Never rejects. */
+  /** To be called before each invocation: checks whether the service is ready, and what has changed. Never rejects. */
   prepare(): Promise<void>;
-  /** Works until there is nothing to do or the time runs out; rejects when the database is away. */
+  /** Works until nothing is left to do or the time runs out; rejects when the database cannot be reached. */
   wake(wake: Wake, remainingMs: () => number): Promise<void>;
-  /** A wake-up failed: its message comes back in a minute. */
+  /** A wake-up failed: its message is delivered again in a minute. */
   failed(receiptHandle: string): Promise<void>;
   sweep(options: SweepOnceOptions): Promise<void>;
   /** For tests: a Lambda container just ends. */
@@ -52,7 +55,8 @@ export interface LambdaOptions {
 
 /**
  * Builds the service in its Lambda form, once a container: one database connection, no migrations (503
- * `schema_outdated` until they were run), no listener, no server, nothing that runs between invocations. Throws ConfigError.
+ * `schema_outdated` until they were run), no listener, no server, nothing that runs between invocations. Throws
+ * ConfigError.
  */
 export async function createLambdaApp({ config, env, log, migrations }: LambdaOptions): Promise<LambdaApp> {
   const db = openDatabase(config, log);

@@ -16,12 +16,12 @@ export interface LocalWorker {
   /** There may be work. */
   wake(): void;
   cancelBatch(batchId: string): void;
-  /** Renews the lease at once: the database was away for a moment. */
+  /** Renews the lease at once: the database could not be reached for a moment. */
   heartbeatNow(): void;
   /** The database's clock, epoch ms; null while idle. */
   dbNow(): number | null;
   figures(): ReturnType<Worker['figures']>;
-  /** Claims nothing until `resume`. What runs goes on. */
+  /** Claims nothing until `resume`. Running items continue. */
   pause(): void;
   resume(): void;
   /** Resolves when the first lease stands. */

@@ -22,7 +22,7 @@ export interface Part {
   start?: Step;
   stop?: {
     phase: StopPhase;
-    /** `deadlineMs`: running items may go on for so long. */
+    /** `deadlineMs`: running items may continue for this time. */
     run(deadlineMs: number): unknown;
   };
 }

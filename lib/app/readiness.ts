@@ -12,7 +12,7 @@ export interface NotReady {
 export interface Step {
   /** What is said while the step is not done: `waiting for migrations`. */
   waiting: string;
-  /** Does the step; gives null when done, or the reason why it cannot be yet. Errors are waited out. */
+  /** Does the step; returns null when done, or the reason why it cannot be yet. Errors are waited out. */
   run(): Promise<string | null>;
 }
 
@@ -33,8 +33,8 @@ const RETRY_MAX_MS = 2000;
 class NotYet extends Error {}
 
 /**
- * Runs the start's steps one after the other. Only a configuration error ends it: a database or a store that is away is
- * waited for, and `/healthz` says meanwhile what is missing.
+ * Runs the start's steps one after the other. Only a configuration error ends it: a database or a store that cannot be
+ * reached is waited for, and `/healthz` says meanwhile what is missing.
  */
 export function createReadiness(steps: readonly Step[], log: Log, signal: AbortSignal): Readiness {
   let current: NotReady | null = { code: 'not_ready', reason: 'starting' };

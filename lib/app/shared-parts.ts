@@ -99,7 +99,7 @@ export interface SharedParts {
   checkSecrets(): Promise<void>;
   periods: Periods;
   rescue(instance: string): RescueDeps;
-  /** A client of its own; whoever asks for it closes it. */
+  /** A client of its own; the caller that asks for it closes it. */
   createClient(): UpstreamClient;
   createWorker(options: WorkerOptions): Worker;
   /** Sweeps on its own timer until it is stopped. */

@@ -6,7 +6,7 @@ import type { Foundation, WakeTarget } from './foundation.ts';
 import type { Part } from './part.ts';
 import type { Readiness } from './readiness.ts';
 
-/** How often a ready replica looks whether the payload store is still the shared one. */
+/** How often a ready replica checks whether the payload store is still the shared one. */
 const STORE_CHECK_MS = 10_000;
 
 /** The parts that watch what is outside: they exist from the beginning, and nobody waits for them. */

@@ -99,7 +99,7 @@ export async function markTokenRevoked(tx: Db, jti: string): Promise<'revoked' |
 }
 
 /**
- * Forgets tokens that expired over an hour ago, at most 10,000 a call (the sweep comes again); gives how many. They
+ * Forgets tokens that expired over an hour ago, at most 10,000 a call (the sweep comes again); returns how many. They
  * are refused as expired whether or not they were revoked.
  */
 export async function purgeExpiredTokens(db: Db): Promise<number> {
@@ -113,7 +113,7 @@ export async function purgeExpiredTokens(db: Db): Promise<number> {
   return result.rowCount ?? 0;
 }
 
-/** Raises a user's token version, which revokes every token issued before. Gives the new version. */
+/** Raises a user's token version, which revokes every token issued before. Returns the new version. */
 export async function raiseUserTokenVersion(tx: Db, userId: string): Promise<number> {
   const result = await tx.query<{ version: number }>({
     name: 'user_token_version_raise',

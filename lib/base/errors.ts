@@ -75,7 +75,7 @@ export class ConfigError extends Error {
 }
 
 /**
- * Cuts text that a caller or an upstream controls before it is stored or put into a message: at most 128 characters,
+ * Cuts text that a caller or an upstream controls before it is stored or put into a message. At most 128 characters,
  * control characters and lone surrogates as \uXXXX (Postgres text refuses NUL, and logs must stay on one line).
  */
 export function cutText(text: string, max = 128): string {

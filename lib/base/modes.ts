@@ -14,7 +14,7 @@ export const ILLEGAL_TRANSITION = 'illegal transition';
  * Asserts the transitions of a machine: the function returns `to` and its caller keeps it as the mode.
  *
  * A transition that the table does not have is a defect of ours. It is logged as an error and made all the same: the
- * process goes on, and the guards in SQL still hold. Tests pass a log that throws on it.
+ * process continues, and the guards in SQL still hold. Tests pass a log that throws on it.
  */
 export function createTransition<Mode extends string>(
   machine: string,

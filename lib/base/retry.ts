@@ -10,7 +10,7 @@ export interface RetryOptions {
   signal?: AbortSignal;
   /** Hears the first failure of the streak, so that it is logged once. Later failures of the streak are silent. */
   onFirst?: (error: unknown) => void;
-  /** False for an error that no pause can mend. It is thrown at once. Without this function every error is retried. */
+  /** False for an error that no pause can fix. It is thrown at once. Without this function every error is retried. */
   mends?: (error: unknown) => boolean;
   /** Waits between two tries; tests pass their own. */
   pause?: (ms: number, signal?: AbortSignal) => Promise<void>;

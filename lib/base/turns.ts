@@ -7,7 +7,10 @@ import { crc32 } from 'node:zlib';
  */
 export const STEP_BYTES = 64 * 1024;
 
-/** Work that goes on for longer lets the event loop go round. With one step more that is far below 50 ms on any machine. */
+/**
+ * Work that continues for longer lets the event loop go round. With one step more that is far below 50 ms on any
+ * machine.
+ */
 const TURN_MS = 2;
 
 const waiting: (() => void)[] = [];
@@ -18,8 +21,8 @@ function next(): void {
 }
 
 /**
- * Resolves when the event loop has gone round. Of all that wait, one goes on each time: 64 large answers that come at once
- * would else hold the loop together, each with its part.
+ * Resolves when the event loop has gone round. Of all waiting jobs, one continues each time: 64 large answers that come
+ * at once would else hold the loop together, each with its part.
  */
 export function nextTurn(): Promise<void> {
   return new Promise((resolve) => {

@@ -130,7 +130,7 @@ const FIND_BATCH_WITH_COUNTS = `
   from batches b
   where b.id = $1::uuid and b.owner = $2::text and b.surface = $3::text`;
 
-/** The batch and its counts, of one snapshot; null when there is none. */
+/** The batch and its counts, of one snapshot; null if it does not exist. */
 export async function findBatchWithCounts(
   db: Db,
   key: BatchKey,
@@ -163,7 +163,7 @@ export const STATE_LETTERS: Readonly<Record<string, ItemState>> = {
   x: 'cancelled',
 };
 
-/** The batch and the state of each item, one letter each in idx order, of one snapshot; null when there is none. */
+/** The batch and the state of each item, one letter each in idx order, of one snapshot; null if it does not exist. */
 export async function findBatchWithStates(db: Db, key: BatchKey): Promise<{ batch: BatchRow; states: string } | null> {
   const values = [key.id, key.owner, key.surface];
   const text = FIND_BATCH_WITH_STATES;
@@ -209,7 +209,7 @@ const DELETE_BATCH = `
   )
   select input_id, results_id from gone`;
 
-/** Deletes a finished batch and tells which objects were its own; null when there is none, or it is not finished. */
+/** Deletes a finished batch and returns its objects; null if it does not exist or is not finished. */
 export async function deleteBatch(
   db: Db,
   key: BatchKey,

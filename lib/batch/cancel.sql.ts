@@ -2,10 +2,10 @@ import type { Db } from '../db/database.ts';
 import { RECORD_UNSENT } from '../usage/unsent.sql.ts';
 
 /**
- * Cancels a batch of this owner: sets Status, removes the claim cursor (so that no fresh item can be claimed any more),
- * moves available items to `cancelled` with their usage events, and completes the batch when none runs; all of that in
+ * Cancels a batch of this owner. Sets Status, removes the claim cursor (so that no fresh item can be claimed any more),
+ * moves available items to `cancelled` with their usage events, and completes the batch when none runs. All of that in
  * one statement. It runs in a transaction that locks the batch before: a statement sees items as they were when it began,
- * and a release may commit while it waits for the lock. Idempotent. Gives false when there is no such batch.
+ * and a release may commit while it waits for the lock. Idempotent. Returns false if the batch does not exist.
  */
 export async function cancelBatchRow(
   tx: Db,

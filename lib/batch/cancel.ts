@@ -14,9 +14,9 @@ export interface CancelDeps {
 }
 
 /**
- * Cancels a batch: Status, its available items and their usage events in one transaction; running items are aborted on every
- * replica (here at once, elsewhere by a notification, or with the next beat should that be lost). Idempotent; a finished
- * batch keeps its results. Gives false when the owner has no such batch on this surface.
+ * Cancels a batch: Status, its available items and their usage events in one transaction. Running items are aborted on
+ * every replica (here at once, elsewhere by a notification, or with the next heartbeat should that be lost).
+ * Idempotent; a finished batch keeps its results. Returns false when the owner has no such batch on this surface.
  */
 export async function cancelBatch(deps: CancelDeps, owner: string, surface: string, id: string): Promise<boolean> {
   const { instance } = deps;

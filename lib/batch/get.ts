@@ -26,7 +26,7 @@ export interface GetDeps {
 
 /**
  * The status document of one batch as JSON text, keys in the order of "Status document" in docs/spec/native-api.md.
- * `counts` and `items` come from one statement, so they always agree. Throws `not_found` for an id that is none, is
+ * `counts` and `items` come from one statement, so they always agree. Throws `not_found` for an id that is invalid, is
  * unknown, or is another owner's.
  */
 export async function getBatch(

@@ -8,8 +8,9 @@ export function lockCatalog(tx: Db): Promise<void> {
 }
 
 /**
- * Raises the version that every replica compares itself with, and notifies at commit, with the new version as payload. To be called once, last, in each
- * transaction that changed the catalogue, a credential or a revocation. Gives the new version.
+ * Raises the version that every replica compares itself with, and notifies at commit, with the new version as payload.
+ * To be called once, last, in each transaction that changed the catalogue, a credential or a revocation. Returns the
+ * new version.
  */
 export async function bumpCatalogVersion(tx: Db): Promise<number> {
   const result = await tx.query<{ version: number }>({

@@ -28,7 +28,7 @@ export async function listCatalog(
 ): Promise<{ version: number; rows: CatalogRow[] }> {
   const result = await db.query<Omit<CatalogRow, 'id'> & { state_version: number; id: string | null }>({
     name: 'catalog_list',
-    // From catalog_state, so that an empty catalogue gives its version too.
+    // From catalog_state, so that an empty catalogue has its version too.
     text: `select s.version as state_version,
              o.id, o.kind, o.name, o.metadata, o.spec, o.applied, o.created_at, o.updated_at,
              k.hash, k.prefix, k.previous_hash, k.grace_until, k.revoked_at,

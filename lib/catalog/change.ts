@@ -26,7 +26,7 @@ export interface ChangeDeps {
   generateKey(): KeyDigest & { plaintext: string };
 }
 
-/** An object as it is stored now, and what is told only once. */
+/** An object as it is stored now, and the plaintext that is shown only once. */
 export interface Changed {
   object: ObjectView;
   /** Of a key that was just made here; null otherwise, as when the plaintext comes from the environment. */
@@ -61,7 +61,7 @@ export async function replaceObject(id: string, document: CatalogDocument, deps:
   });
 }
 
-/** What is wrong with a refused document beside its own faults: references to what is not there, names that are taken. */
+/** What is wrong with a refused document beside its own faults: references to missing objects, names that are taken. */
 export async function faultsOfClaim(claim: Claim, { db }: Pick<ChangeDeps, 'db'>): Promise<CatalogFault[]> {
   const secrets = { env: {}, box: null, newKey: null };
   const change = { documents: [], claims: [claim], applied: false, prune: false, ...secrets };

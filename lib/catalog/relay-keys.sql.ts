@@ -26,7 +26,7 @@ export async function insertRelayKeys(
   });
 }
 
-/** Gives keys that take their plaintext from the environment its new value; the old one stops at once. */
+/** Sets the new value of a key that takes its plaintext from the environment; the old one stops at once. */
 export async function replaceRelayKeys(
   tx: Db,
   keys: readonly { id: string; hash: string; prefix: string }[],
@@ -42,7 +42,7 @@ export async function replaceRelayKeys(
 }
 
 /**
- * Gives a key a new value; the old one authenticates for `graceSeconds` more (0: no longer). A revoked key is left alone:
+ * Sets a new value of a key; the old one authenticates for `graceSeconds` more (0: no longer). A revoked key is left alone:
  * null, as for an unknown id.
  */
 export async function rotateRelayKey(
@@ -62,7 +62,10 @@ export async function rotateRelayKey(
   return result.rows[0] ?? null;
 }
 
-/** Revokes a key for good; a second time changes nothing. Null for an unknown id. `changed` is false when it already was. */
+/**
+ * Revokes a key for good; a second time changes nothing. Null for an unknown id. `changed` is false when it already
+ * was.
+ */
 export async function revokeRelayKey(tx: Db, id: string): Promise<{ changed: boolean } | null> {
   const result = await tx.query<{ changed: boolean }>({
     name: 'relay_key_revoke',

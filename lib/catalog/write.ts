@@ -7,9 +7,9 @@ import { deleteHostKeySecrets, putHostKeySecrets } from './secrets/host-key-secr
 import { requireMasterKey } from './secrets/master-key.ts';
 
 /**
- * Writes a plan without faults, in a transaction that holds the catalogue lock since the state was read. Gives the new
- * version, or null when nothing changed (then no replica is told). Throws 409 `conflict` when it would store values under
- * another master key than that of this database.
+ * Writes a plan without faults, in a transaction that holds the catalogue lock since the state was read. Returns the
+ * new version, or null when nothing changed (then no replica is notified). Throws 409 `conflict` when it would store
+ * values under another master key than that of this database.
  */
 export async function writeChangeSet(tx: Db, plan: ChangeSet): Promise<number | null> {
   if (plan.faults.length > 0) throw new Error('a plan with faults must not be written');

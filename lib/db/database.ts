@@ -4,14 +4,15 @@ import { isConnectionError, isDatabaseAway, isRetryable } from './errors.ts';
 import { NO_LIMIT_MS, type SilenceWatch, STATEMENT_LIMIT_MS, watchSilence } from './silence.ts';
 import { ALLOW_SEQSCAN, TRANSACTION } from './transaction.sql.ts';
 
-// bigint and numeric columns come back as numbers: every int8 of this schema that is read so stays below 2^53.
+// bigint and numeric columns are read as numbers: every int8 of this schema that is read so stays below 2^53.
 // Money is read with an explicit ::text cast instead.
 const types = new pg.TypeOverrides();
 types.setTypeParser(pg.types.builtins.INT8, (text: string) => Number(text));
 
 /**
- * Anything that runs one statement: the pool, or a client inside a transaction. A call that reads columns names the type of its
- * rows; without one they have no columns. `test/integration/db/statements.test.ts` compares the types with the schema.
+ * Anything that runs one statement: the pool, or a client inside a transaction. A call that reads columns names the
+ * type of its rows; without one they have no columns. `test/integration/db/statements.test.ts` compares the types with
+ * the schema.
  */
 export interface Db {
   query<Row extends pg.QueryResultRow = Record<never, never>>(statement: Statement): Promise<pg.QueryResult<Row>>;
@@ -33,8 +34,8 @@ export interface Statement {
 
 /**
  * Prepared statements keep a generic plan. One that was made while a table held a handful of rows would scan it from end
- * to end for ever after (a claim took 1.8 s on 20,000 items that way), so sequential scans are priced out; statements
- * that want them say `analytic`. JIT costs more than any of these statements. Sent at connect, so only to a direct
+ * to end ever after: a claim took 1.8 s on 20,000 items that way. So sequential scans are priced out. Statements that
+ * want them say `analytic`. JIT costs more than any of these statements. They are sent at connect, so only to a direct
  * server: behind a pooler nothing is prepared, and every statement is planned for what the tables hold.
  */
 const OLTP_OPTIONS = '-c enable_seqscan=off -c jit=off';
@@ -132,8 +133,8 @@ interface Session {
 }
 
 /**
- * A client of its own as a Db, for statements that belong to a session: locks and LISTEN. Names are dropped, because each runs
- * once.
+ * A client of its own as a Db, for statements that belong to a session: locks and LISTEN. Names are dropped, because
+ * each runs once.
  */
 export function sessionOf(client: pg.Client): Db {
   return { query: ({ text, values }) => client.query({ text, values: [...values] }) };

@@ -70,7 +70,7 @@ export function isRetryable(error: unknown): boolean {
   return classOf(error) === 'retry';
 }
 
-/** The level at which a failure is logged that is tried again: `error` for one that waiting alone will not mend. */
+/** The level at which a failure is logged that is tried again: `error` for one that waiting alone will not fix. */
 export function retryLevel(error: unknown): 'warn' | 'error' {
   const known = classOf(error);
   return known === 'away' || known === 'busy' || known === 'retry' ? 'warn' : 'error';

@@ -20,7 +20,7 @@ export interface InstanceLock {
 }
 
 /**
- * Makes sure that an instance id belongs to one process: an instance that starts again takes its former workers' items
+ * Makes sure that an instance id belongs to one process. An instance that starts again takes its former workers' items
  * back at once, which must never hit a live one (two servers in one folder share the id file). The lock lives as long as
  * its direct connection; when Postgres restarts it is taken again, with back-off. Rejects when Postgres cannot be reached
  * at first.

@@ -21,7 +21,7 @@ const MIGRATIONS = fileURLToPath(new URL('../../migrations', import.meta.url));
  * Applies every migration of `folder` that the database does not have, in order of its number, forward only. Returns how
  * many it applied: 0 when there was nothing to do, also when the database is newer than this release.
  *
- * Each one runs in a transaction of its own that holds the migration lock, and looks up what is applied under that lock:
+ * Each one runs in a transaction of its own that holds the migration lock, and looks up what is applied under that lock.
  * starters that come at the same time wait for each other, and no session state is used. A migration that was applied
  * under another number is recorded under its new one and not run again ("Migrations" in
  * docs/spec/engine-guarantees.md). A migration that fails leaves nothing behind and is thrown with its name. Throws

@@ -30,7 +30,7 @@ export interface MigrationPlan {
 
 /**
  * Sha256 in hex of the statements alone. Blank lines, lines that are only a comment, and white space at the ends of lines
- * do not count: a comment may be mended, and a checkout may have other line ends.
+ * do not count: a comment may be fixed, and a checkout may have other line ends.
  */
 export function checksumOf(text: string): string {
   const lines = text.split(/\r?\n/).map((line) => line.trimEnd());

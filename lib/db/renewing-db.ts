@@ -6,7 +6,7 @@ export interface RenewingDatabase extends Database {
 }
 
 /**
- * A database for a process that is frozen between two pieces of work: no timer can tell that a firewall or a pooler
+ * A database for a process that is frozen between two pieces of work. No timer can tell that a firewall or a pooler
  * dropped the connection meanwhile, and the first statement on it would wait for minutes. `now` is wall time, because
  * the monotonic clock may stand still with the process.
  */

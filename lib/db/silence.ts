@@ -10,10 +10,10 @@ export const STATEMENT_LIMIT_MS = 60_000;
 export const WORKER_LIMIT_MS = 15_000;
 
 /**
- * Connections that carry nothing any more without having been closed: a firewall forgot them, or the other host is gone.
- * TCP would notice after a quarter of an hour. A statement that got no answer in time is the sign: every connection of the
- * pool that has been just as silent since then is closed, so that the next statement gets a new one, and those that wait on
- * the others fail and are tried again.
+ * Connections that carry nothing any more without having been closed: a firewall forgot them, or the other host has
+ * stopped. TCP would notice after a quarter of an hour. A statement that got no answer in time is the sign. Every
+ * connection of the pool that has been just as silent since then is closed. The next statement gets a new one, and
+ * those that wait on the others fail and are tried again.
  */
 export interface SilenceWatch {
   /** Looks at a failure of something that began at `since` (monotonic ms), and closes what is silent if it was silence. */

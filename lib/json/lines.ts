@@ -11,7 +11,7 @@ export type OnLine = (offset: number, length: number, line: number) => void;
 export interface LineScanner {
   /** Takes the next piece; calls `onLine` for every line that it ends. */
   push(chunk: Uint8Array, onLine: OnLine): void;
-  /** The last line may lack its line end. Gives the number of lines, blank ones included, a final empty one not. */
+  /** The last line may lack its line end. Returns the number of lines, blank ones included, a final empty one not. */
   end(onLine: OnLine): number;
 }
 
@@ -29,9 +29,9 @@ export function lineScanner(): LineScanner {
   let base = 0; // absolute offset of the current chunk
   let line = 1;
   let lineStart = 0; // tells whether a last line without LF exists
-  let start = -1; // first and last byte of the line that are not white space; -1 while there is none
+  let start = -1; // first and last byte of the line that are not white space; -1 before the first
   let end = 0;
-  let mark = 0; // bytes of a byte order mark seen, which may be cut in pieces; 3 when there is no more to decide
+  let mark = 0; // bytes of a byte order mark seen, which may be cut in pieces; 3 when nothing is left to decide
 
   const passMark = (chunk: Uint8Array): number => {
     let at = 0;

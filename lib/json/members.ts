@@ -49,7 +49,7 @@ export function keyIs(bytes: Uint8Array, keyAt: number, name: string): boolean {
         code = hexAt(bytes, at);
         at += 4;
       }
-    } else if (code === QUOTE) return false; // an escaped quote is no end
+    } else if (code === QUOTE) return false; // an escaped quote is not an end
     if (code !== name.charCodeAt(i)) return false;
   }
   return bytes[at] === QUOTE;

@@ -7,7 +7,7 @@ const SPACE = 0x20;
 
 /**
  * JSON whose line ends are spaces: a line of JSONL has none of its own. It is the one thing that is ever changed in an
- * answer, and changes nothing of what it means: within strings JSON allows no raw LF or CR, so each is white space
+ * answer, and changes nothing of what it means. Within strings JSON allows no raw LF or CR, so each is white space
  * between tokens. An answer without any, which is nearly every one, is returned as it is.
  */
 export function* onOneLine(json: Buffer): Steps<Buffer> {

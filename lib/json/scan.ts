@@ -3,11 +3,11 @@
  * that the bytes are UTF-8.
  *
  * All functions take the offset to start at and return the offset after what they passed, or, for a fault at offset n, the
- * negative number -1 - n: an error object or a tuple per value would cost more than the scan itself. They stop at `stop`,
- * where the bytes may go on.
+ * negative number -1 - n. An error object or a tuple per value would cost more than the scan itself. They stop at `stop`,
+ * where the bytes may continue.
  */
 
-/** Below this the number tells of no fault but of `stop`: RAN_OUT - 1 - n, to go on at offset n. Buffers are smaller. */
+/** Below this the number tells of no fault but of `stop`: RAN_OUT - 1 - n, to continue at offset n. Buffers are smaller. */
 export const RAN_OUT = -(2 ** 30);
 
 const TAB = 0x09;
@@ -127,7 +127,7 @@ export function isWholeNumber(state: number): boolean {
   return state === 3 || state === 4 || state === 6 || state === 9;
 }
 
-/** Passes a number or the rest of one, and keeps its state. At `stop` it may go on. */
+/** Passes a number or the rest of one, and keeps its state. At `stop` it may continue. */
 export function passNumber(bytes: Uint8Array, from: number, stop: number, keep: { number: number }): number {
   let state = keep.number;
   for (let at = from; at < stop; at++) {

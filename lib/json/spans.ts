@@ -8,7 +8,7 @@ export interface Spans {
   lengths: Float64Array;
 }
 
-/** Collects spans in arrays that grow by doubling; `clear` forgets them all, `take` gives what is there. */
+/** Collects spans in arrays that grow by doubling; `clear` forgets them all, `take` returns what is there. */
 export interface SpanList {
   push(start: number, end: number): void;
   clear(): void;

@@ -15,7 +15,7 @@ export interface ElementSink {
   member(name: string, bytes: Buffer, start: number, end: number): void;
 }
 
-/** Is told of the members of each element, depth 1 being those of the element itself. Offsets count from its first byte. */
+/** Receives the members of each element, depth 1 being those of the element itself. Offsets count from its first byte. */
 export interface ElementEvents extends WalkEvents {
   /** The element's bytes, as far as they are there. */
   bytes: Buffer;
@@ -33,7 +33,7 @@ export interface ElementScannerOptions {
   events?: ElementEvents;
 }
 
-/** Why a document is none. Offsets count from its start. */
+/** The reason why a document was rejected. Offsets count from its start. */
 export type StreamFault =
   | { kind: 'not_utf8' }
   | { kind: 'invalid'; offset: number; atEnd: boolean }
@@ -76,7 +76,7 @@ const NOT_OBJECT: StreamFault = { kind: 'not_object' };
 
 /**
  * Finds the elements of a top-level array in a JSON document that comes in pieces, and checks the whole document as
- * JSON.parse would; at most one value is in memory at a time. A value that lies in one piece is passed where it is, once;
+ * JSON.parse would. At most one value is in memory at a time. A value that lies in one piece is passed where it is, once;
  * only one that is cut is copied together. A byte order mark at the very start is accepted.
  */
 export function elementScanner(options: ElementScannerOptions, sink: ElementSink): ElementScanner {
@@ -111,13 +111,13 @@ export function elementScanner(options: ElementScannerOptions, sink: ElementSink
     }
   };
 
-  /** Goes on through the current token; true: it goes on behind `bytes`, which start where it does. */
+  /** Continues through the current token; true: it continues behind `bytes`, which start where it does. */
   const walkOn = (bytes: Buffer): boolean => {
     if (state === ELEMENT && events !== undefined) events.bytes = bytes;
     return advance(walk, bytes, bytes.length);
   };
 
-  /** Passes a token that starts at `at`: returns its end, or the chunk's when it goes on, or a fault. */
+  /** Passes a token that starts at `at`: returns its end, or the chunk's when it continues, or a fault. */
   const pass = (chunk: Buffer, at: number): number | StreamFault => {
     if (state === KEY && chunk[at] !== QUOTE) return invalid(base + at);
     const isElement = state === ELEMENT && events !== undefined;
@@ -236,7 +236,7 @@ const GROW_UNTIL = 1024 * 1024;
 
 /**
  * Puts a value together that is cut by the ends of pieces. The buffer is kept for the next one; memory of its that was
- * never written costs nothing but addresses.
+ * never written costs only addresses.
  */
 function carrier(maxBytes: number) {
   let buffer = Buffer.allocUnsafeSlow(0);

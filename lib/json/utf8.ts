@@ -30,7 +30,7 @@ export function utf8Check(): Utf8Check {
         from = missing;
       }
       const until = lastWhole(chunk, from);
-      // A copy: the piece itself may be used again by whoever gave it.
+      // A copy: the piece itself may be used again by its owner.
       cut = until === chunk.length ? EMPTY : Uint8Array.prototype.slice.call(chunk, until);
       return isUtf8(from === 0 && until === chunk.length ? chunk : chunk.subarray(from, until));
     },

@@ -12,7 +12,7 @@ const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 
 /**
- * Is told of the outer levels of a document while it is walked through. The document's own value is at depth 0, its members
+ * Receives the outer levels of a document while it is walked through. The document's own value is at depth 0, its members
  * or elements at depth 1. Offsets count from the start of the bytes that are walked through.
  */
 export interface WalkEvents {
@@ -45,14 +45,14 @@ const TAIL = 11; // the white space at the end of a document
 const DONE = 12;
 
 /**
- * A way through one JSON value, which can stop anywhere and go on: it accepts exactly what JSON.parse accepts (RFC 8259; lone
- * surrogate escapes, 1e400 and duplicate keys included) and builds nothing. It keeps no recursion, so that a million nested
- * arrays cost one bit each and no stack. The caller checks that the bytes are UTF-8.
+ * A walk through one JSON value, which can stop anywhere and continue: it accepts exactly what JSON.parse accepts (RFC
+ * 8259; lone surrogate escapes, 1e400 and duplicate keys included) and builds nothing. It keeps no recursion, so that a
+ * million nested arrays cost one bit each and no stack. The caller checks that the bytes are UTF-8.
  */
 export interface Walk {
   /** Whether white space may stand around the value, and nothing else behind it. */
   readonly isDocument: boolean;
-  /** Deepest level that `events` is told of. */
+  /** Deepest level that `events` receives. */
   readonly levels: number;
   readonly events: WalkEvents;
   /** The first byte that is not passed yet. It may stand a few bytes before the `stop` of the last `advance`. */
@@ -103,8 +103,9 @@ export function isObject(walk: Walk, bytes: Uint8Array): boolean {
 }
 
 /**
- * Goes on up to `stop`. True: the value goes on there, so that more bytes, or `endWalk`, are due. False: it has ended, or is
- * faulty; `walk.end` says where. `bytes` may be another buffer than before as long as the bytes from `walk.at` on are in it.
+ * Continues up to `stop`. True: the value continues there, so that more bytes, or `endWalk`, are due. False: it has
+ * ended, or is faulty; `walk.end` says where. `bytes` may be another buffer than before as long as the bytes from
+ * `walk.at` on are in it.
  */
 export function advance(walk: Walk, bytes: Uint8Array, stop: number): boolean {
   const { levels, events, starts } = walk;

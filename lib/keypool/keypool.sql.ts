@@ -171,7 +171,7 @@ export async function takeProbe(db: Db, breakerKey: string, probeId: string, lea
   return result.rowCount === 1;
 }
 
-/** Gives a probe back whose call said nothing about the key. */
+/** Returns a probe whose call said nothing about the key. */
 export async function releaseProbe(db: Db, breakerKey: string, probeId: string): Promise<void> {
   await db.query({
     name: 'release_probe',
@@ -204,7 +204,7 @@ export interface TurnsWanted {
   count: number;
 }
 
-/** Draws `count` consecutive turns for each entry; gives the first of them, in the order of `wanted`. */
+/** Draws `count` consecutive turns for each entry; returns the first of them, in the order of `wanted`. */
 export async function drawTurns(db: Db, wanted: readonly TurnsWanted[]): Promise<number[]> {
   const result = await db.query<{ policy_id: string; scope: string; next_turn: number }>({
     name: 'draw_turns',
@@ -225,7 +225,7 @@ export async function drawTurns(db: Db, wanted: readonly TurnsWanted[]): Promise
 }
 
 /**
- * Draws `count` keys, the longest unused first and round again, and stamps them. Gives all of `hostKeys` in that order:
+ * Draws `count` keys, the longest unused first and round again, and stamps them. Returns all of `hostKeys` in that order:
  * never used ones first, as listed. Locked rows are read as they are after the wait, so replicas take turns.
  */
 export async function drawLeastRecentlyUsed(

@@ -94,7 +94,7 @@ export async function chargeBuckets(db: Database, buckets: BucketColumns, counts
   });
 }
 
-/** Gives requests back to their buckets. */
+/** Returns requests to their buckets. */
 export async function refundBuckets(db: Database, buckets: BucketColumns, refunds: RefundColumns): Promise<void> {
   await db.query({
     name: 'limit_refund',
@@ -113,7 +113,7 @@ export async function refundBuckets(db: Database, buckets: BucketColumns, refund
 }
 
 /**
- * Deletes the rows of these claims, in all buckets, or with `bucketIds` in the one beside each; gives how many there
+ * Deletes the rows of these claims, in all buckets, or with `bucketIds` in the one beside each; returns how many there
  * were. Made for the transaction that ends the claims.
  */
 export async function deleteConcurrency(
@@ -135,8 +135,8 @@ export async function deleteConcurrency(
 }
 
 /**
- * Deletes rows whose claim is over: the item is not running, or runs under another claim, or is gone. Rows that
- * a commit is deleting are left to it.
+ * Deletes rows whose claim is over: the item is not running, or runs under another claim, or does not exist any more.
+ * Rows that a commit is deleting are left to it.
  */
 export async function deleteOrphanedConcurrency(db: Db): Promise<number> {
   const result = await db.query({

@@ -24,7 +24,7 @@ const LIMIT_MS_EACH = 0.1;
 const SLOW_GROUPS = 16;
 /** When a group takes so much longer than its limit, the thread hangs in one file. */
 const PATIENCE_MS = 250;
-/** Threads in a row that ended before they read anything; after them there is no further one. */
+/** Threads in a row that ended before they read anything; after them no thread is started. */
 const MOST_FAILURES = 3;
 
 interface Group {
@@ -43,11 +43,13 @@ interface Thread {
 }
 
 /**
- * The thread starts with the first need, and until it runs, while it hangs (a mount that is away), when it is busy with other
- * readers, or slow, `read` gives null at once or after PATIENCE_MS: the caller then reads by itself. A thread that dies gives
- * null for what it had, and the next need starts another one. It keeps no process alive that does not wait for it.
+ * The thread starts with the first need. `read` returns null, at once or after PATIENCE_MS, until the thread runs,
+ * while it hangs (a mount that cannot be reached), and when it is slow or busy with other readers. The caller then
+ * reads by itself. A thread that dies returns null for what it had, and the next need starts another one. It keeps no
+ * process alive that does not wait for it.
  *
- * Why: by Node's thread pool a file costs three trips (open, read, close), 50 us; by one message for hundreds of files 9 us.
+ * Why: by Node's thread pool a file costs three trips (open, read, close), 50 us; by one message for hundreds of files
+ * 9 us.
  */
 export function createFileReader(root: string, entry: URL = ENTRY): FileReader {
   let thread: Thread | null = null;

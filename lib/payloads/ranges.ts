@@ -14,9 +14,9 @@ const MAX_READ_BYTES = 4 * 1024 * 1024;
 const RETRY_MS = [50, 250];
 
 /**
- * Reads ranges of one object, in any order, with as few reads as possible. Gives for each range its bytes, or the error that
- * the last of three tries met; a range that fails within a merged read is tried once more alone, so that a bad spot
- * of a disk costs only the ranges on it. Never rejects.
+ * Reads ranges of one object, in any order, with as few reads as possible. Returns for each range its bytes, or the
+ * error that the last of three tries met. A range that fails within a merged read is tried once more alone, so that a
+ * bad spot of a disk costs only the ranges on it. Never rejects.
  */
 export async function readRanges(
   store: Pick<PayloadStore, 'read'>,

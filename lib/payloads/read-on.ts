@@ -5,8 +5,8 @@ const TRIES = 3;
 const RETRY_MS = 200;
 
 /**
- * The bytes of an object from `from` to `end` (exclusive). A read that breaks goes on from where it was, up to three
- * times in a row; an object that is not there throws at once.
+ * The bytes of an object from `from` to `end` (exclusive). A broken read continues from where it was, up to three
+ * times in a row; an object that does not exist throws at once.
  */
 export async function* readOn(
   payloads: Pick<PayloadStore, 'stream'>,

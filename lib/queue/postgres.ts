@@ -41,7 +41,7 @@ export interface Listener {
 
 /**
  * Listens for wake-ups on a connection of its own. A connection that a firewall dropped without a word would stay silent
- * for ever, so it proves itself every 60 s by a NOTIFY to itself; without the echo it is closed and made anew. Reconnects
+ * for ever, so it proves itself every 60 s by a NOTIFY to itself. Without the echo it is closed and made anew. Reconnects
  * with back-off up to 5 s until stopped.
  */
 export function createListener(options: ListenerOptions): Listener {

@@ -11,7 +11,7 @@ export function wakeBody(wake: Wake): string {
   return JSON.stringify(wake);
 }
 
-/** The wake-up of a message body. Whoever sent something else wanted attention: looking for work is cheap. */
+/** The wake-up of a message body. Any other text counts as `work`: looking for work is cheap. */
 export function parseWake(body: string): Wake {
   try {
     const value = JSON.parse(body) as { kind?: unknown; batchId?: unknown };

@@ -15,7 +15,7 @@ import { retryUntil } from '../base/retry.ts';
 import { type WakeQueue, wakeBody } from './queue.ts';
 
 export interface SqsOptions {
-  /** Exactly as SQS, or the server that stands in for it, gives it. */
+  /** Exactly as SQS, or the server that stands in for it, returns it. */
   queueUrl: string;
   /** An SQS-compatible server; null: AWS. */
   endpoint: string | null;
@@ -29,7 +29,10 @@ const MAX_WAKES = 8;
 const SEND_MS = 3000;
 const LONG_POLL_SECONDS = 20;
 const RECEIVE_AT_ONCE = 10;
-/** The handler only wakes the worker. A message whose receiver died comes back after this, not after the queue's 90 min. */
+/**
+ * The handler only wakes the worker. A message whose receiver died is delivered again after this, not after the queue's
+ * 90 min.
+ */
 const VISIBILITY_SECONDS = 30;
 const BACK_OFF_MIN_MS = 200;
 const BACK_OFF_MAX_MS = 20_000;
@@ -43,20 +46,20 @@ function createClient({ endpoint, client }: SqsOptions): SQSClient {
       requestTimeout: (LONG_POLL_SECONDS + 10) * 1000,
       throwOnRequestTimeout: true,
     },
-    // A stand-in gives queue URLs by its own name for itself, which need not be how it is reached from here.
+    // A stand-in returns queue URLs by its own name for itself, which need not be how it is reached from here.
     ...(endpoint === null ? {} : { endpoint, useQueueUrlAsEndpoint: false }),
     ...client,
   });
 }
 
 export interface SqsQueue extends WakeQueue {
-  /** Makes a message that was received come back after so many seconds, whatever the queue's visibility says. */
+  /** Makes a received message visible again after so many seconds, whatever the queue's visibility says. */
   comeBack(receiptHandle: string, seconds: number): Promise<void>;
   close(): void;
 }
 
 /**
- * Wake-ups as SQS messages: `count` of them, at most eight, in one call. They say nothing but that there is work: state
+ * Wake-ups as SQS messages: `count` of them, at most eight, in one call. They say only that there is work: state
  * is in Postgres. Throws when SQS does not take them within 3 s.
  */
 export function createSqsQueue(options: SqsOptions): SqsQueue {
@@ -88,14 +91,17 @@ export function createSqsQueue(options: SqsOptions): SqsQueue {
 
 export interface SqsPollerOptions extends SqsOptions {
   log: Log;
-  /** The worker's handler. What it does not name as failed is deleted; what it names, or all if it throws, comes back. */
+  /**
+   * The worker's handler. What it does not name as failed is deleted; what it names, or all if it throws, is delivered
+   * again.
+   */
   handle(event: SQSEvent): Promise<SQSBatchResponse>;
 }
 
 /**
  * The container's event source: receives with long polling, passes what came to the handler as a real SQS event, and
- * deletes it afterwards. While SQS is away it tries again with back-off up to 20 s; work goes on meanwhile, because every
- * worker looks for it with its beat too.
+ * deletes it afterwards. While SQS cannot be reached it tries again with back-off up to 20 s; work continues meanwhile,
+ * because every worker looks for it with its heartbeat too.
  */
 export function createSqsPoller(options: SqsPollerOptions): { stop(): Promise<void> } {
   const { queueUrl, log } = options;
@@ -143,7 +149,7 @@ export function createSqsPoller(options: SqsPollerOptions): { stop(): Promise<vo
       if (received.aborted) break;
       if (received.failures > 0) log.info('SQS answers again');
       if (received.value.length === 0) continue;
-      // Messages that were not handled come back by themselves, so nothing is tried again with them here.
+      // Messages that were not handled are delivered again, so nothing is tried again with them here.
       await handle(received.value).catch(async (error) => {
         away(error);
         await sleep(BACK_OFF_MIN_MS, stopping.signal);

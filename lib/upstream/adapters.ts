@@ -19,7 +19,7 @@ export interface TargetInput {
 /**
  * The host's base URL with its own `path`, or the adapter's, behind it: no doubled slash, and a base that ends in `/v1`
  * does not double the path's. Credentials, query and fragment of a base URL are dropped; a path may carry a query.
- * Throws TypeError for what is no URL; the catalogue refuses that when it is applied.
+ * Throws TypeError for what is not a URL; the catalogue refuses that when it is applied.
  */
 function targetUrl(host: Host, adapterPath: string): string {
   const base = new URL(host.baseURL);

@@ -3,8 +3,8 @@ import type { ErrorKind } from '../model/usage-event.ts';
 import type { CallClass, CallResult } from './call-result.ts';
 
 /**
- * "Next key?" of "Upstream outcome classes" in docs/spec/gateway-rules.md. `unreachable` is no fault of a key: it goes
- * on to the next binding.
+ * "Next key?" of "Upstream outcome classes" in docs/spec/gateway-rules.md. `unreachable` is not a fault of a key: the next
+ * binding is tried.
  */
 const NEXT_KEY: Record<CallClass, boolean> = {
   success: false,
@@ -45,7 +45,7 @@ const BAD_BODY = {
 } as const;
 
 /**
- * The text of "Item failure texts" in docs/spec/gateway-rules.md for the outcome that stays an item's last one; `host`
+ * The text of "Item failure texts" in docs/spec/gateway-rules.md for the outcome that stays an item's last one. `host`
  * is the host's name in the catalogue, `itemTimeoutS` the configured limit (not what was left of it). Null for
  * `success`, and for `aborted`: a cancelled item has no error. Nothing of the upstream's own text is in it.
  */

@@ -7,7 +7,7 @@ import type { Adapter } from '../model/catalog.ts';
 export type CallClass =
   | 'success'
   /**
-   * A 2xx whose body is no usable response: `badReason` says which text of "Item failure texts" in
+   * A 2xx whose body is not a usable response: `badReason` says which text of "Item failure texts" in
    * docs/spec/gateway-rules.md.
    */
   | 'bad_response'
@@ -32,8 +32,8 @@ export interface CallResult {
   /** The decoded body (gzip, deflate, br, zstd undone), of any status; null when it did not arrive whole. */
   body: Buffer | null;
   /**
-   * Of a `success`: the body as JSON.parse gave it, so that usage and finish reason cost no second parse. Of one above 64 KiB
-   * only the members that say these (`readLargeAnswer`).
+   * Of a `success`: the body as JSON.parse returned it, so that usage and finish reason cost no second parse. Of one
+   * above 64 KiB only the members that say these (`readLargeAnswer`).
    */
   parsed: unknown;
   /** `not_json`, `no_response` (JSON, no object) or `error_inside` for `bad_response`; else null. */
@@ -67,8 +67,8 @@ export interface CallRequest {
 export interface UpstreamClient {
   call(request: CallRequest): Promise<CallResult>;
   /**
-   * A body that `call` gave is read no more; to be said once of each body. Large ones count against a budget, and are empty
-   * from then on: their memory is freed.
+   * A body that `call` returned is read no more; to be said once of each body. Large ones count against a budget, and
+   * are empty from then on: their memory is freed.
    */
   release(body: Buffer | null): void;
   close(): Promise<void>;

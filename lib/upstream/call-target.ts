@@ -24,8 +24,8 @@ const memo = new WeakMap<Host, WeakMap<object, Map<string, CallTarget>>>();
 const ANONYMOUS = {};
 
 /**
- * URL and headers of a call. Memoised by host, key and (anthropic only) versions, because it is asked for once an item
- * and building it takes 2 us; the client in turn caches by the headers object, which is frozen for that reason.
+ * URL and headers of a call. Memoised by host, key and (anthropic only) versions, because every item asks for it
+ * and building it takes 2 us. The client in turn caches by the headers object, which is frozen for that reason.
  */
 export function callTarget(
   adapter: CallRequest['adapter'],

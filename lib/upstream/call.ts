@@ -82,7 +82,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
   /** Bytes counted in the budget. */
   private taken = 0;
   private pausedAt: number | null = null;
-  /** Goes on with a decoding that waits for the budget. */
+  /** Continues with a decoding that waits for the budget. */
   private decodeOn: (() => void) | null = null;
   private readOn: (() => void) | null = null;
   private readonly startedAt: number;
@@ -261,8 +261,8 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
       else this.end('network');
       return;
     }
-    // Nothing was written: the dial failed, or an idle connection broke just before it was used and another is taken at
-    // once, or undici refused the request itself (a header that HTTP does not allow) and no dial would help.
+    // Nothing was written. The dial failed, or an idle connection broke just before its use, and another is taken at once.
+    // Or undici refused the request itself (a header that HTTP does not allow), and no dial would help.
     const dials = this.connection?.dials ?? 0;
     this.closeConnection();
     if (dials > 0 && dials === this.dialsBefore) this.redial(0);

@@ -35,7 +35,7 @@ const ERROR_INSIDE: Judgement = { badReason: 'error_inside', parsed: undefined }
 
 /**
  * Judges the decoded body of a 2xx answer ("Judgement of a 2xx answer" in docs/spec/gateway-rules.md): not JSON or not
- * UTF-8 (an empty body too); JSON but no object; an object with a non-null `error` and without the shape's result
+ * UTF-8 (an empty body too). Or JSON but no object; an object with a non-null `error` and without the shape's result
  * field. A result field that is null counts as absent: `{"error":{},"choices":null}` answers nothing. For bodies of at
  * most PARSE_MOST_BYTES.
  */

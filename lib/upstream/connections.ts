@@ -2,10 +2,10 @@ import type { Socket } from 'node:net';
 import { buildConnector, Client } from 'undici';
 import { dialedBy } from '../runtime/sockets.ts';
 
-/** One undici client, which is one connection at a time: it dials when there is none, and again after a close. */
+/** One undici client, which is one connection at a time: it dials when it is not connected, and again after a close. */
 export interface Connection {
   client: Client;
-  /** The socket while it is being dialled: undici cannot abort a dial, so whoever gives up destroys it. */
+  /** The socket while it is being dialled: undici cannot abort a dial, so a caller that gives up destroys it. */
   dialing: Socket | null;
   /** Dials begun in the life of this connection: tells a failed dial from a stale connection that broke unused. */
   dials: number;
@@ -26,7 +26,7 @@ export interface Holder {
 export interface OriginPool {
   /** The connection used last, else a new one (which dials on its first call). */
   take(holder: Holder): Connection;
-  /** Gives a connection back after a whole answer. */
+  /** Returns a connection after a whole answer. */
   release(connection: Connection): void;
   /** Closes a connection for good, a dial in progress included. */
   drop(connection: Connection): void;
@@ -42,7 +42,7 @@ export interface OriginPool {
 
 /** What every pool of a client shares. */
 export interface PoolOptions {
-  /** Idle connections kept; more are closed when they come back. */
+  /** Idle connections kept; more are closed when they return. */
   keep: number;
   connectTimeoutMs: number;
   /** Monotonic ms. */
@@ -50,7 +50,7 @@ export interface PoolOptions {
 }
 
 /**
- * Idle connections are closed after 4 s: most servers close at 5 s (Node's own default) or later, and a server that
+ * Idle connections are closed after 4 s. Most servers close at 5 s (Node's own default) or later, and a server that
  * closes first can cost us a call that was just being written. A server's own Keep-Alive hint counts, less 1 s.
  */
 const KEEP_ALIVE = { keepAliveTimeout: 4_000, keepAliveMaxTimeout: 60_000, keepAliveTimeoutThreshold: 1_000 };
@@ -58,8 +58,8 @@ const KEEP_ALIVE = { keepAliveTimeout: 4_000, keepAliveMaxTimeout: 60_000, keepA
 const noop = () => {};
 
 /**
- * A stack of single-connection clients instead of undici's Pool: taking one is O(1) where the Pool searches all of them,
- * the warm ones are reused first, and an abandoned dial does not block a place in it (about 5-10 % more calls/s at 64
+ * A stack of single-connection clients instead of undici's Pool. Taking one is O(1), where the Pool searches all of them.
+ * The warm ones are reused first, and an abandoned dial does not block a place (about 5-10 % more calls/s at 64
  * connections). The number of connections out is bounded by the caller's slots.
  */
 export function createOriginPool(origin: string, options: PoolOptions): OriginPool {

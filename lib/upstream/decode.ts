@@ -3,14 +3,14 @@ import * as zlib from 'node:zlib';
 import { inTurns } from '../base/turns.ts';
 import { growingBuffer } from './growing-buffer.ts';
 
-/** `body`: the decoded bytes; else why there are none. */
+/** `body`: the decoded bytes; else the reason why they are missing. */
 export type Decoded = { body: Buffer } | { fault: 'unknown_encoding' | 'corrupt' | 'too_large' };
 
 /** What a long decoding asks for on its way. */
 export interface DecodeRoom {
   /** Resolves once a long decoding may begin: few do at a time. */
   begin(): Promise<void>;
-  /** Reserves memory before it is used; resolves once the decoding may go on. */
+  /** Reserves memory before it is used; resolves once the decoding may continue. */
   reserve(bytes: number): Promise<void>;
   /** The decoding has ended. What was reserved stays so. */
   finish(): void;
@@ -24,15 +24,15 @@ export interface DecodeLimits {
 
 /**
  * Up to this many compressed bytes are decoded at once: a hop to the thread pool costs more than the work. What grows
- * beyond SYNC_OUTPUT (brotli and zstd have no bound on their ratio) starts again in the thread pool, so that no answer
- * holds the event loop for more than about a millisecond.
+ * beyond SYNC_OUTPUT (brotli and zstd have no bound on their ratio) starts again in the thread pool. So no answer holds
+ * the event loop for more than about a millisecond.
  */
 const SYNC_BYTES = 16 * 1024;
 const SYNC_OUTPUT = 256 * 1024;
 
 /**
- * A body above DENSE_FROM that is more than so many times as large as what was sent is too large: no answer of a model is. A
- * smaller one may be: a model that repeats itself up to its limit compresses to nearly nothing.
+ * A body above DENSE_FROM that is more than so many times as large as what was sent is too large: no answer of a model
+ * is. A smaller one may be: a model that repeats itself up to its limit compresses to nearly nothing.
  */
 const DENSE_FROM = 8 * 1024 * 1024;
 const MAX_RATIO = 200;
@@ -63,7 +63,7 @@ const ZSTD: Coder = {
 };
 
 /**
- * Undoes Content-Encoding (a list is undone from its end), at most `maxBytes` after each step. A small body comes back
+ * Undoes Content-Encoding (a list is undone from its end), at most `maxBytes` after each step. A small body returns
  * directly, a larger one as a promise; neither throws. An empty body is left as it is, whatever its header says. `raw` is
  * not read any more after that.
  */

@@ -16,9 +16,9 @@ const EXACT_COUNT = 2 ** 32;
 const MAX_COST = 2n ** 63n - 1n;
 
 /**
- * The cost of one answered item ("Cost" in docs/spec/gateway-rules.md). Null is unpriced: no pricing, a disabled one,
- * one without rates, another currency than USD (the catalogue refuses those), a part with its own rate that is larger
- * than its whole, or a sum beyond 2^63-1. Rules: docs/usage.md, whose examples are tested.
+ * The cost of one answered item ("Cost" in docs/spec/gateway-rules.md). Null is unpriced. The reasons: no pricing, a
+ * disabled one, one without rates, or another currency than USD (the catalogue refuses those). Or a part with its own rate
+ * is larger than its whole, or the sum is beyond 2^63-1. Rules: docs/usage.md, whose examples are tested.
  */
 export function price(pricing: Pricing | undefined, tokens: TokenCounts): Cost | null {
   if (pricing === undefined) return null;

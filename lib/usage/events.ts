@@ -10,13 +10,13 @@ const DEFAULT_LIMIT = 100;
 const MAX_LIMIT = 10_000;
 const PAGE = z.object({ limit: once(whole(1, MAX_LIMIT)), cursor: once(z.string()) });
 
-/** One usage event as the API shows it: absent values are null, but for cost and breakdown, which are left out. */
+/** One usage event as the API shows it: absent values are null, except cost and breakdown, which are left out. */
 export type EventDocument = ReturnType<typeof documentOf>;
 
 /**
- * A page of events, newest first by (`ts`, `request_id`). A cursor is the last event of its page, and the start of the period
- * with it: later pages neither repeat nor miss an event that was there at the first, whatever is written meanwhile.
- * Throws ApiError 400.
+ * A page of events, newest first by (`ts`, `request_id`). A cursor is the last event of its page, and the start of the
+ * period with it. Later pages neither repeat nor miss an event that was there at the first, whatever is written
+ * meanwhile. Throws ApiError 400.
  */
 export async function usageEvents(
   db: Database,

@@ -57,7 +57,7 @@ export async function usageSummary(
 }
 
 /**
- * Figures by bucket of time, oldest first, and by group where one is asked for. Buckets are aligned to the epoch; those
+ * Figures by bucket of time, oldest first, and by group where one is requested. Buckets are aligned to the epoch; those
  * without events are left out. Throws ApiError 400.
  */
 export async function usageTimeseries(

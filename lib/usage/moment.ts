@@ -10,7 +10,7 @@ const RFC_3339 = /^(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?([Z
 
 /**
  * An RFC 3339 time to the millisecond; null for anything else, a day that the calendar has not included. An offset's
- * plus sign that was not percent-encoded arrives as a space, and is taken for what it was.
+ * plus sign that was not percent-encoded arrives as a space, and is read as what it was.
  */
 export function parseMoment(given: string): Date | null {
   const text = given.replace(/ (?=\d\d:\d\d$)/, '+');

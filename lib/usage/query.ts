@@ -121,7 +121,7 @@ export function parseParameters<Contract extends z.ZodObject>(
 /**
  * Reads the filters of a usage query ("Usage queries" in docs/spec/gateway-rules.md). `nowMs` is the database's time.
  * Throws 400 `invalid_value` with the parameter's name for a value that its filter cannot have, and for a parameter
- * that does not exist: a filter that is misspelt must not give the figures of everything.
+ * that does not exist. A filter that is misspelt must not give the figures of everything.
  */
 export function parseFilter({ query, owner }: UsageQuery, nowMs: number): UsageFilter {
   for (const name of new Set(query.keys())) {

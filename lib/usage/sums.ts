@@ -6,7 +6,7 @@ import { sumBatch, type TokenSums } from './usage.sql.ts';
 /** An integer in a JSON answer: a number, or beyond 2^53 the digits themselves, which JSON.stringify writes as they are. */
 export type JsonInteger = number;
 
-/** The integer that the database gave as text. */
+/** The integer that the database returned as text. */
 export function jsonInteger(digits: string): JsonInteger {
   const value = Number(digits);
   return Number.isSafeInteger(value) ? value : (rawJSON(digits) as JsonInteger);

@@ -27,7 +27,7 @@ function group(value: unknown): Fields | null {
 
 type Row = Record<TokenPart, number>;
 
-/** Gives the row without its zeros; null when a value is odd or the prompt's parts do not add up below 2^53. */
+/** Returns the row without its zeros; null when a value is odd or the prompt's parts do not add up below 2^53. */
 function finish(row: Row): TokenCounts | null {
   const prompt = row.input + row.cache_read + row.cache_creation + row.cache_creation_5m + row.cache_creation_1h;
   if (!Number.isSafeInteger(prompt)) return null;
@@ -88,7 +88,10 @@ function responses(usage: Fields): TokenCounts | null {
   return finish(row);
 }
 
-/** `input_tokens` is already without the cache; of server tools only web searches are charged for, so they are the count. */
+/**
+ * `input_tokens` is already without the cache; of server tools only web searches are charged for, so they are the
+ * count.
+ */
 function anthropic(usage: Fields): TokenCounts | null {
   const output = group(usage.output_tokens_details);
   const written = group(usage.cache_creation);
@@ -124,7 +127,7 @@ const READERS: Record<CallRequest['adapter'], (usage: Fields) => TokenCounts | n
 
 /**
  * The token counts of an upstream's `usage` value ("Token counts" in docs/spec/gateway-rules.md): input, cache_read and
- * cache_creation disjoint, zeros left out. Null when there is none to price: no object, an object of which no count is
+ * cache_creation disjoint, zeros left out. Null when nothing can be priced. No object, an object of which no count is
  * known, or an odd value in it (text, negative, a fraction, null, above 2^53-1, or parts larger than their prompt).
  */
 export function tokensOf(adapter: CallRequest['adapter'], usage: unknown): TokenCounts | null {

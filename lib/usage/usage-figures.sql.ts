@@ -32,8 +32,9 @@ export interface FiguresRow extends TokenSums, GroupKey {
   durations: Buffer | null;
 }
 
-// Parameters after the 37 of the filter: $38 the dimensions asked for, $39 the interval, $40 and $41 batches and the one that
-// stands for each. What is not asked for is a constant in each plan: the planner drops it, and the join for it.
+// Parameters after the 37 of the filter: $38 the dimensions asked for, $39 the interval, $40 and $41 batches and the
+// one that stands for each. What is not asked for is a constant in each plan: the planner drops it, and the join for
+// it.
 
 /** Start of an event's bucket; the epoch without an interval. */
 export const BUCKET = `case when $39::interval is null then 'epoch'::timestamptz
@@ -44,9 +45,10 @@ export const KEY_NAMES = `bucket,
     group_model, group_host, group_provider, group_policy, group_project, group_team, group_principal_id,
     group_credential_id, group_batch_id, group_error_kind, group_finish_reason, group_status`;
 
-// One batch stands for all whose owners are the same in the dimensions that count. Found before (`shareOwners`), and not by a part
-// of this statement: with a window function in it no process but the first one would count. The sub-selects and the range
-// of all ids make the planner expect one row, and so few groups: only then does each process add up what it reads.
+// One batch stands for all whose owners are the same in the dimensions that count. Found before (`shareOwners`), and
+// not by a part of this statement: with a window function in it no process but the first one would count. The
+// sub-selects and the range of all ids make the planner expect one row, and so few groups: only then does each process
+// add up what it reads.
 const OWNERS = `left join (
       select u.batch_id, u.batch from unnest((select $40::uuid[]), (select $41::uuid[])) as u (batch_id, batch)
       where u.batch_id between '00000000-0000-0000-0000-000000000000' and 'ffffffff-ffff-ffff-ffff-ffffffffffff'
@@ -175,10 +177,11 @@ const MOST_DURATIONS = 2_000_000;
 const FEW_BATCHES = 20_000;
 
 /**
- * Lets a report of this transaction scan tables and use two more processes, where that is off for the short statements of the
- * service, and steers it to count in hash tables: half the time for a million events (bench/usage.ts). What it plans
- * by is the planner's estimate for the period, whatever else is filtered by: with more than `mostDurations` events in it
- * durations are left to a second pass. So they are before Postgres 16, where several processes cannot gather them.
+ * Lets a report of this transaction scan tables and use two more processes, where that is off for the short statements
+ * of the service, and steers it to count in hash tables. Half the time for a million events (bench/usage.ts). What it
+ * plans by is the planner's estimate for the period, whatever else is filtered by: with more than `mostDurations`
+ * events in it durations are left to a second pass. So they are before Postgres 16, where several processes cannot
+ * gather them.
  */
 export async function beginFigures(tx: Db, filter: UsageFilter, mostDurations = MOST_DURATIONS): Promise<FiguresPlan> {
   const batches = youngestBatch(filter.to);
@@ -213,8 +216,8 @@ export function figureValues(
 }
 
 /**
- * Sums of the events that match, by the dimensions given and, with an interval, by buckets of that many ms since the epoch, in no
- * order. Groups without events do not occur. Run it behind `beginReport` and `beginFigures`.
+ * Sums of the events that match, by the dimensions given and, with an interval, by buckets of that many ms since the
+ * epoch, in no order. Groups without events do not occur. Run it behind `beginReport` and `beginFigures`.
  */
 export async function sumFigures(
   tx: Db,

@@ -1,4 +1,7 @@
-/** Which usage events a query is about. Null is no filter; a list means any of its values, an empty one matches nothing. */
+/**
+ * Which usage events a query is about. Null is not a filter; a list means any of its values, an empty one matches
+ * nothing.
+ */
 export interface UsageFilter {
   /** `ts` in [from, to). */
   from: Date;
@@ -43,9 +46,9 @@ export interface UsageFilter {
 }
 
 /**
- * Condition on `usage_events e`, parameters $1 to $37; those of a statement's own follow from $38. Planned anew for each call, so that what is not filtered by folds
- * away and partitions of batches that came after `to` are not opened (a batch cannot be younger than its events; the day
- * is for clocks of replicas that made the ids).
+ * Condition on `usage_events e`, parameters $1 to $37; those of a statement's own follow from $38. It is planned
+ * anew for each call: unused filters fold away, and partitions of batches that came after `to` are not opened. A batch
+ * cannot be younger than its events; the day is for the clocks of the replicas that made the ids.
  */
 export const MATCHES = `
   e.ts >= $1::timestamptz and e.ts < $2::timestamptz

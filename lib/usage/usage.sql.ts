@@ -3,7 +3,7 @@ import type { TokenPart } from '../model/usage-event.ts';
 import { filterValues, MATCHES, type UsageFilter } from './usage-filter.sql.ts';
 
 /**
- * Makes the transaction one for reports, with one view of the data for all its statements, and gives the database's time
+ * Makes the transaction one for reports, with one view of the data for all its statements, and returns the database's time
  * (epoch ms with a fraction). Plans are made for the parameters at hand, since most filters fold away.
  */
 export async function beginReport(tx: Db): Promise<number> {

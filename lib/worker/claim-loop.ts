@@ -38,11 +38,11 @@ export interface ClaimLoop {
   unsure(): boolean;
   /** As the last claim said: milliseconds until a released item may run, null when none waits. */
   nextDueMs(): number | null;
-  /** While a lost claim may still be carried out, looks again for what it took; called with every beat. */
+  /** While a lost claim may still be carried out, looks again for what it took; called with every heartbeat. */
   doubt(): void;
-  /** The tenure has ended: what its claims took is no concern of the next. */
+  /** The tenure has ended: its claims do not concern the next. */
   forget(): void;
-  /** Wakes no more; a claim under way goes on. */
+  /** Wakes no more; a claim under way continues. */
   stop(): void;
 }
 
@@ -135,7 +135,10 @@ export function createClaimLoop(deps: ClaimLoopDeps): ClaimLoop {
     }
   };
 
-  /** Claims go on failing twice a second: one line says that the database is away, another that something is wrong. */
+  /**
+   * Claims continue failing twice a second: one line says that the database cannot be reached, another that something
+   * is wrong.
+   */
   const logFailure = (error: unknown) => {
     const level = retryLevel(error);
     if (failing !== level) deps.log[level]({ err: reasonOf(error) }, 'claim failed');

@@ -82,9 +82,9 @@ export interface ClaimedRow {
 
 /**
  * Claims for `workerId`: of each batch in `batchIds` the next `counts[i]` fresh items, and up to `due[i]` released ones
- * whose time has come, oldest first. One statement. Another claim's batches and items are skipped, not waited for; a
+ * whose time has come, oldest first. One statement. Another claim's batches and items are skipped, not waited for. A
  * worker without a lease row gets nothing, and the row is locked against a rescue that would not see what is claimed
- * beside it (beats do not wait for that lock). Gives the rows in (batch, idx) order and the catalogue version.
+ * beside it (heartbeats do not wait for that lock). Returns the rows in (batch, idx) order and the catalogue version.
  */
 export async function claimItems(
   db: Db,

@@ -16,18 +16,19 @@ const CONTENTION_MS = 5;
 
 export interface Claimer {
   /**
-   * Claims up to `want` items. `more`: work that is due is left, so ask again while there is room. `nextDueMs`: when the
-   * next released item may run, null when none waits. Claims nothing in a tenure that ends meanwhile. Throws database errors: nothing is claimed then, or it is rescued.
+   * Claims up to `want` items. `more`: work that is due is left, so ask again while there is room. `nextDueMs`: when
+   * the next released item may run, null when none waits. Claims nothing in a tenure that ends meanwhile. Throws
+   * database errors: nothing is claimed then, or it is rescued.
    */
   claim(tenure: Tenure, want: number): Promise<{ items: ClaimedItem[]; more: boolean; nextDueMs: number | null }>;
-  /** Gives back what the database says is this worker's but is not in `held`: the answer of its claim was lost. */
+  /** Returns what the database says is this worker's but is not in `held`: the answer of its claim was lost. */
   releaseUnheld(tenure: Tenure, held: ReadonlyMap<string, ReadonlySet<number>>): Promise<void>;
 }
 
 export interface ClaimerDeps {
   db: Db;
   log: Log;
-  /** Pauses while the database is away. */
+  /** Pauses while the database cannot be reached. */
   retry: Periods['databaseRetry'];
   instance: string;
   random(): number;
@@ -47,7 +48,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
     if (contexts.size > MAX_CONTEXTS) contexts = new Map();
     const wanted = [...(contexts.size === 0 ? ids : missing)];
     // The items are claimed already, and without their contexts nobody can run them, so this waits for the database. An
-    // error that waiting cannot mend is thrown: the claim loop logs it and releases the items.
+    // error that waiting cannot fix is thrown: the claim loop logs it and releases the items.
     const read = await retryUntil(() => readContexts(deps.db, wanted), {
       ...deps.retry,
       signal,

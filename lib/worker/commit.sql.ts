@@ -100,10 +100,10 @@ const INPUT = statementInput({
 });
 
 /**
- * The group commit, one statement and so one transaction: locks the batch rows in id order, makes the items final that
- * are still this worker's (state, worker and claim number must match), inserts their usage events, drops their concurrency
- * rows, counts the batches down and completes those that reach zero. Replicas that commit into one batch wait for each
- * other on its row and see the other's count, so the last two items cannot both miss the end.
+ * The group commit, one statement and so one transaction. It locks the batch rows in id order and makes the items final
+ * that are still this worker's (state, worker and claim number must match). It inserts their usage events, drops their
+ * concurrency rows, counts the batches down and completes those that reach zero. Replicas that commit into one batch
+ * wait for each other on its row and see the other's count, so the last two items cannot both miss the end.
  */
 const COMMIT = `
   with input as (

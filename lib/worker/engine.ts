@@ -61,7 +61,7 @@ export interface Engine {
   letGo(items: readonly ClaimedItem[]): void;
   /** Aborts all running calls; their items are released as soon as that can be recorded. */
   abortAll(): void;
-  /** Gives back items that have waited too long for a slot, and what a lost claim took; called with every beat. */
+  /** Returns items that have waited too long for a slot, and what a lost claim took; called with every heartbeat. */
   tidy(): void;
   running(): number;
   waiting(): number;
@@ -111,7 +111,7 @@ export function createEngine<Ready extends Waiting>(deps: EngineDeps<Ready>): En
     neverTwice: deps.neverTwice,
     holdings,
     runner,
-    // Answers that cannot be recorded pile up in memory: no new calls until there is room (`settled` goes on).
+    // Answers that cannot be recorded pile up in memory: no new calls until there is room (`settled` continues).
     mayStart: () => !commits.full(),
     record,
     onFree: () => events.emit('free'),

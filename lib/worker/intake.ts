@@ -17,7 +17,7 @@ const RETRY_MS = 1000;
 export interface Preparer<Ready extends Waiting> {
   /** Judges items that are claimed and loaded, and reserves their limits; in order, one result an item. */
   prepare(loaded: readonly Loaded[]): Promise<({ ready: Ready } | { item: ClaimedItem; outcome: Outcome })[]>;
-  /** A prepared item will not be run in this claim: gives back what was reserved for it. */
+  /** A prepared item will not be run in this claim: returns what was reserved for it. */
   abandon(ready: readonly Ready[]): void;
 }
 
@@ -41,9 +41,9 @@ export interface IntakeDeps<Ready extends Waiting> {
 /** Reads and prepares claimed items, many at once, ahead of their slots. */
 export interface Intake {
   add(items: readonly ClaimedItem[]): void;
-  /** Goes on, if anything is unread and there is room. */
+  /** Continues, if anything is unread and there is room. */
   go(): void;
-  /** Gives back what is unread. */
+  /** Returns what is unread. */
   giveBack(): void;
   /** Forgets everything: the lease was lost. */
   clear(): void;

@@ -7,7 +7,7 @@ const LAST_MS = 20_000;
 /** An item that is due within this time is waited for: a new invocation would come no sooner, and cost as much. */
 const WAIT_MS = 3000;
 const TICK_MS = 250;
-/** Without a lease by then, Postgres is away. */
+/** Without a lease by then, Postgres cannot be reached. */
 const LEASE_WITHIN_MS = 30_000;
 
 /** What the invocation hears of its worker, and tells it. */
@@ -26,7 +26,7 @@ export interface InvocationDeps {
 }
 
 /**
- * Lets one worker, with an id and a lease of its own, work until there is nothing to do or the time is up, and ends it:
+ * Lets one worker, with an id and a lease of its own, work until there is nothing to do or the time is up, and ends it.
  * timers freeze when an invocation returns, so nothing may be left in memory and no lease may stand.
  *
  *     time left > item limit + 30 s   claims

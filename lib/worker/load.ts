@@ -10,7 +10,7 @@ export type Loaded = { item: ClaimedItem; body: Buffer } | { item: ClaimedItem; 
 
 /**
  * Reads the bodies of claimed items with as few ranged reads as possible and checks each against its CRC32. Items come in
- * (batch, idx) order. A read that fails gives its items a `failure` (a short reason without paths); nothing is thrown.
+ * (batch, idx) order. A read that fails sets the `failure` of its items (a short reason without paths); nothing is thrown.
  */
 export async function loadBodies(store: PayloadStore, items: readonly ClaimedItem[]): Promise<Loaded[]> {
   const groups = await Promise.all(groupReads(items).map((group) => readGroup(store, group)));

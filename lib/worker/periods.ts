@@ -11,7 +11,7 @@ import type { RetryOptions } from '../base/retry.ts';
 export interface Periods {
   /** Silence after which a worker's items are rescued, and the grace after a start of Postgres. Whole seconds. */
   leaseSeconds: number;
-  /** How often a worker looks whether a heartbeat is due. */
+  /** How often a worker checks whether a heartbeat is due. */
   tickMs: number;
   heartbeatBusyMs: number;
   heartbeatIdleMs: number;

@@ -23,7 +23,7 @@ export interface ReleaseRow {
 
 /**
  * Releases items that are still this worker's. In a cancelled batch they become `cancelled` with their usage event.
- * Gives the batches that this statement finished.
+ * Returns the batches that this statement finished.
  */
 export async function releaseItems(
   db: Db,

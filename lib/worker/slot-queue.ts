@@ -8,7 +8,7 @@ export interface Waiting {
 
 /**
  * Items that are claimed, loaded and wait for a slot. A slot goes to the owner, then to the batch, with the fewest items in
- * slots of this worker, so that a small batch is not held up by what was claimed ahead for a big one.
+ * slots of this worker. So items that were claimed ahead for a big batch do not hold up a small one.
  */
 export interface SlotQueue<T extends Waiting> {
   add(entry: T): void;
@@ -16,7 +16,7 @@ export interface SlotQueue<T extends Waiting> {
   take(): T | undefined;
   /** The item's slot is free again. */
   done(item: ClaimedItem): void;
-  /** Removes and gives all waiting entries, or those of one batch. */
+  /** Removes and returns all waiting entries, or those of one batch. */
   drain(batchId?: string): T[];
   size(): number;
   bytes(): number;

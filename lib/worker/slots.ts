@@ -12,8 +12,8 @@ const READY_MAX_MS = 10_000;
 const FINISHED_WINDOW_MS = 250;
 /**
  * Items started in one go; more wait until the event loop has been round. Of 256 answers that arrive together each starts
- * the next call, and undici writes all of those in one stretch: half of the stretches took over 5 ms of CPU, and the
- * longest 20 ms, in which no request, beat or timer is served.
+ * the next call, and undici writes all of those in one stretch. Half of the stretches took over 5 ms of CPU, and the
+ * longest 20 ms, in which no request, heartbeat or timer is served.
  */
 const STARTS_AT_ONCE = 16;
 /** Runs that may fail by a fault of our own before the item does: each may have been a call upstream. */
@@ -25,7 +25,7 @@ const FAULT_PAUSE_MS = 5000;
 export interface Executor<Ready extends Waiting> {
   /** Runs one item to its outcome. Never throws for anything an upstream does. */
   run(ready: Ready, signal: AbortSignal): Promise<Outcome>;
-  /** A prepared item will not be run in this claim: gives back what was reserved for it. */
+  /** A prepared item will not be run in this claim: returns what was reserved for it. */
   abandon(ready: readonly Ready[]): void;
   /** An outcome that came after the lease was lost is not recorded by us: lets go of its response. */
   forget(outcome: Outcome): void;
@@ -47,7 +47,7 @@ export interface SlotsDeps<Ready extends Waiting> {
 }
 
 /**
- * What an item in a slot is in. The first abort says what becomes of it, unless its tenure ends as well.
+ * What an item in a slot is in. The first abort says what happens to it, unless its tenure ends as well.
  *
  *     takes a slot ──► running ────────────── outcome ─────────────► done: recorded
  *                        │ batch cancelled                            ▲  ▲
@@ -77,9 +77,9 @@ export interface Slots<Ready extends Waiting> {
   add(ready: Ready): void;
   /** Starts waiting items while slots are free, a few at once; `onFree` comes when there may be more to start. */
   fill(): void;
-  /** Gives back everything that waits. */
+  /** Returns everything that waits. */
   giveBack(): void;
-  /** Gives back what has waited too long; true when there was any. */
+  /** Returns what has waited too long; true when there was any. */
   giveBackLate(): boolean;
   /** Ends what waits of a cancelled batch at once, and what runs of it by closing its calls. */
   cancel(batchId: string): void;
@@ -140,7 +140,7 @@ export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slot
     deps.onFree();
   };
 
-  /** An aborted call comes back as released; why it was aborted decides what becomes of the item. */
+  /** An aborted call ends as released; the reason for the abort decides what happens to the item. */
   const settleAborted = (item: ClaimedItem, mode: Mode, outcome: Extract<Outcome, { kind: 'released' }>): Outcome => {
     const made = { ...item, attempts: outcome.attempts };
     if (mode === 'cancelled') return cancelled(made);

@@ -68,14 +68,14 @@ export interface Worker {
   figures(): { running: number; waiting: number; committing: number };
   /** Resolves when the first lease stands and work may be claimed. */
   started: Promise<void>;
-  /** Stops claiming, gives running items until the deadline, flushes, ends the lease. */
+  /** Stops claiming, lets running items finish until the deadline, flushes, ends the lease. */
   stop(deadlineMs: number): Promise<void>;
 }
 
 /** What is known of breakers is at most this old while items run. */
 const BREAKERS_EVERY_MS = 1000;
 const REFUND_WINDOW_MS = 5;
-/** A concurrency row counts for no longer than this beyond an item's time limit, whatever becomes of its worker. */
+/** A concurrency row counts for no longer than this beyond an item's time limit, whatever happens to its worker. */
 const HOLD_MARGIN_S = 60;
 
 /** What the parts of a worker have to tell. */
@@ -91,9 +91,9 @@ interface WorkerEvents {
 }
 
 /**
- * One worker: lease, claims, slots, group commit and releases, joined. Each part is made of parts that exist. What goes the
- * other way, from the lease or a recorded outcome back to the engine, goes through events, which are connected last. Nothing
- * happens before the lease is started at the end.
+ * One worker: lease, claims, slots, group commit and releases, joined. Each part is made of parts that exist. What goes
+ * the other way, from the lease or a recorded outcome back to the engine, goes through events, which are connected
+ * last. Nothing happens before the lease is started at the end.
  */
 export function createWorker(deps: WorkerDeps): Worker {
   const { db, store, clock, log, instance, client, pool, periods } = deps;

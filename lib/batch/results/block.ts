@@ -44,7 +44,7 @@ export interface BlockWriter {
 }
 
 /**
- * Makes a writer; `bytes` is about how much will be written, so that a small block takes little memory. `takeChunk` gives
+ * Makes a writer; `bytes` is about how much will be written, so that a small block takes little memory. `takeChunk` returns
  * memory of CHUNK_BYTES for large ones.
  */
 export function blockWriter(

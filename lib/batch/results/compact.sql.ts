@@ -37,7 +37,7 @@ export async function claimCompaction(
   return { id: batchId, surface, totalItems, finishedSeconds };
 }
 
-/** Goes on for `seconds` from now; 0 gives the batch back. */
+/** Renews the claim for `seconds` from now; 0 releases the batch. */
 export async function renewCompaction(db: Db, batchId: string, seconds: number): Promise<void> {
   await db.query({
     name: 'renew_compaction',

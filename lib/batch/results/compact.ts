@@ -25,8 +25,9 @@ export interface Finished {
 }
 
 /**
- * Writes the results of a finished batch in its surface's form and switches the batch to them in one guarded transaction.
- * Throws when a response cannot be read; false when another was faster or the batch is gone (then nothing stays behind).
+ * Writes the results of a finished batch in its surface's form and switches the batch to them in one guarded
+ * transaction. Throws when a response cannot be read; false when another was faster or the batch was deleted (then
+ * nothing stays behind).
  */
 export type ResultsWriter = (deps: CompactDeps, batch: Finished) => Promise<boolean>;
 
@@ -35,8 +36,8 @@ export type ResultsWriters = Readonly<Record<string, ResultsWriter>>;
 
 /**
  * Compacts finished batches, one after the other, by the writer of their surface (the native one is built in). One that
- * cannot be (a response that is not readable) stays as it is, is served from its segments, and is tried again with a growing
- * pause.
+ * cannot be (a response that is not readable) stays as it is, is served from its segments, and is tried again with a
+ * growing pause.
  */
 export function createCompactor(
   deps: CompactDeps,

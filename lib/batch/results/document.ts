@@ -22,7 +22,7 @@ const LOAD_BYTES = 4 * 1024 * 1024;
 
 /**
  * The document's own bytes from the element after `after` to its end, the closing `]}` included; from -1 that is all but
- * the opening. A read that breaks goes on from where it was, up to three times in a row.
+ * the opening. A broken read continues from where it was, up to three times in a row.
  */
 export async function* documentBytes(
   deps: DocumentDeps,

@@ -20,19 +20,19 @@ export interface ElementOptions {
   /** A response with more bytes is not read, and its element says so; null: however large. */
   maxBytes: number | null;
   /**
-   * What becomes of a span that cannot be read, or is not what was written: `render` gives the element of "Results" in
-   * docs/spec/native-api.md with the reason, `throw` ends with UnreadableSpan, `throw_missing` only when the object is
-   * not there.
+   * The treatment of a span that cannot be read, or is not what was written. `render` writes the element of "Results" in
+   * docs/spec/native-api.md with the reason, `throw` ends with UnreadableSpan, `throw_missing` only when the object
+   * does not exist.
    */
   onBadSpan: 'render' | 'throw' | 'throw_missing';
-  /** Where chunks come from, when whoever gets the blocks gives them back. */
+  /** The source of chunks, if the reader of the blocks returns them. */
   memory?: ChunkMemory;
 }
 
 /** A stored response that could not be read back. */
 export class UnreadableSpan extends Error {
   readonly idx: number;
-  /** The object is not there: deleted with its batch, gone after compaction, or lost. */
+  /** The object does not exist: it was deleted with its batch or by compaction, or it was lost. */
   readonly missing: boolean;
 
   constructor(idx: number, reason: string, missing: boolean) {
@@ -73,7 +73,7 @@ interface Load {
 /**
  * The elements of a batch from its item rows and segments, in idx order, some MiB at a time. Each span is checked
  * against its CRC32 before its element is begun. No transaction spans the calls: rows are of the moment they are read, and
- * whoever needs all of them checks that none is missing (a batch may be deleted meanwhile).
+ * a caller that needs all of them checks that none is missing (a batch may be deleted meanwhile).
  */
 export async function* resultElements(
   deps: ElementDeps,
@@ -119,7 +119,7 @@ async function* readRows(db: Db, batchId: string, options: ElementOptions): Asyn
 }
 
 /**
- * How many rows to ask for next. As many as can be: with 2000 at a time the answers for 50,000 items, half of them open,
+ * How many rows to ask for next. As many as possible. With 2000 at a time the answers for 50,000 items, half of them open,
  * kept a reader waiting for up to half of its time on a busy machine.
  */
 function nextSize(rows: ResultRows, last: number): number {

@@ -35,10 +35,11 @@ const LATE_SECONDS = 120;
 const AWAY_SECONDS = 86_400;
 
 /**
- * The outcomes of a finished batch in idx order, some hundred at a time, each body checked against its CRC32: what the
- * result files of the OpenAI and Anthropic surfaces are written from. A body that cannot be read throws, so that the file
- * is written later; when the batch has been finished for two minutes (a day, if the store may only be away) the item says
- * so instead, as in native results, and the others are there. An item that is missing (the batch was deleted) throws.
+ * The outcomes of a finished batch in idx order, some hundred at a time, each body checked against its CRC32. The
+ * result files of the OpenAI and Anthropic surfaces are written from them. A body that cannot be read throws, so that
+ * the file is written later. When the batch has been finished for two minutes (a day, if the store may only be away)
+ * the item says so instead, as in native results, and the others are there. An item that is missing (the batch was
+ * deleted) throws.
  */
 export async function* readFinalItems(
   deps: FinalItemDeps,

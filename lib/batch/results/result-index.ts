@@ -1,8 +1,8 @@
 import { ITEM_STATES, type ItemState } from '../../model/batch.ts';
 
 /**
- * The index of a results document: one record an item, in idx order, big endian: offset of the element's `{` in the
- * document (6 bytes), its length without the comma (4), its state as an index into ITEM_STATES (1), five zero bytes.
+ * The index of a results document: one record an item, in idx order, big endian. A record has the offset of the
+ * element's `{` in the document (6 bytes), its length without the comma (4), its state as an index into ITEM_STATES (1), five zero bytes.
  * Fixed size, so that a page is found by arithmetic. The order of ITEM_STATES is thereby part of the format.
  */
 export const INDEX_RECORD_BYTES = 16;
@@ -26,7 +26,7 @@ export function writeIndexRecord(buffer: Buffer, i: number, record: IndexRecord)
   buffer.fill(0, at + 11, at + INDEX_RECORD_BYTES);
 }
 
-/** Reads the record of item `i`; a state that does not exist throws: the object is no index. */
+/** Reads the record of item `i`; a state that does not exist throws: the object is not an index. */
 export function readIndexRecord(buffer: Buffer, i: number): IndexRecord {
   const at = i * INDEX_RECORD_BYTES;
   const state = ITEM_STATES[buffer.readUInt8(at + 10)];

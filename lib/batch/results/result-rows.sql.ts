@@ -4,8 +4,9 @@ import { uuidOfHex } from '../../model/public-id.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
 
 /**
- * What the results of a range of items are made of, in idx order, one array a column: an object for each row was a third
- * of the time that results of a running batch took. `segment` to `crc` are meaningful for completed items only.
+ * The columns that the results of a range of items are rendered from, in idx order, one array a column. An object for
+ * each row was a third of the time that results of a running batch took. `segment` to `crc` are meaningful for
+ * completed items only.
  */
 export interface ResultRows {
   count: number;
@@ -30,7 +31,7 @@ interface PackedRow {
 
 // One row of records instead of a row an item: idx (4 bytes), state (1), and of a completed item segment (16), offset (4),
 // length (4), CRC (8), all big endian. 50,000 items cost the client 13 ms of CPU that way, as rows 70, and Postgres the
-// same. By a range of idx, not by a limit: with statistics from before a large submit the planner reads and sorts the
+// same. By a range of idx, not by a limit. With statistics from before a large submit the planner reads and sorts the
 // whole rest of the batch for each page (12 ms of 2,000 rows; by range 3).
 const READ_OUTCOMES = `
   select
@@ -110,7 +111,7 @@ export interface FinalRow {
   output_length: number | null;
   output_crc: number | null;
   error: string | null;
-  /** HTTP status of the last answer; 0 when there was none, null when the event is gone (retention). */
+  /** HTTP status of the last answer; 0 when there was none, null when the event was deleted (retention). */
   status: number | null;
   error_kind: ErrorKind | null;
 }

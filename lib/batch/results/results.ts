@@ -18,9 +18,9 @@ export interface ResultsOptions {
   /** Elements after this idx; -1 for all. */
   after: number;
   state: ItemState | null;
-  /** A page with `next_after` of at most `limit` elements; null gives all of them, without it. */
+  /** A page with `next_after` of at most `limit` elements; null: all of them, without it. */
   page: { limit: number; singleMaxBytes: number | null } | null;
-  /** Where chunks come from, when whoever gets them gives them back. */
+  /** The source of chunks, if their reader returns them. */
   memory?: ChunkMemory;
 }
 
@@ -31,10 +31,10 @@ const SMALL_BYTES = 64 * 1024;
 const COMMA = Buffer.from(',');
 
 /**
- * `{"results":[...]}` in chunks, item bytes exactly as they were stored, bounded in memory (8 MiB, or two of the largest
- * responses). A compacted batch is read from its document, else from item rows and segments; a batch that is compacted
- * under the reader goes on from the same idx. Deleted, or broken later: throws, `not_found` before the first chunk, so that
- * no well-formed wrong document ever goes out. Item states are each of the moment they are read.
+ * `{"results":[...]}` in chunks, item bytes exactly as they were stored, bounded in memory (8 MiB, or two of the
+ * largest responses). A compacted batch is read from its document, else from item rows and segments; a batch that is
+ * compacted under the reader continues from the same idx. Deleted, or broken later: throws, `not_found` before the
+ * first chunk, so that no well-formed wrong document ever goes out. Item states are each of the moment they are read.
  */
 export async function* renderResults(
   deps: ResultsDeps,
@@ -73,7 +73,7 @@ export async function* renderResults(
       if (document && !options.page && !options.state) {
         if (taken > 0 && after + 1 < current.total_items) out.add(COMMA);
         for await (const chunk of documentBytes(deps, document, after)) {
-          yield* out.take(); // not before: until the document answers, the caller can still be told `not_found`
+          yield* out.take(); // not before: until the document answers, the answer can still be `not_found`
           yield chunk;
         }
         return;

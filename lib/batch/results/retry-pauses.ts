@@ -1,6 +1,9 @@
 const RETRY_MIN_MS = 10_000;
 const RETRY_MAX_MS = 3_600_000;
-/** What could be tried again for so long and was not has gone: the sweep offers what still waits with every beat. */
+/**
+ * A batch that was not tried again for this time does not wait any more: the sweep offers every waiting one with each
+ * heartbeat.
+ */
 const FORGET_MS = 3_600_000;
 
 /** What failed, and when it may be tried again. */

@@ -9,7 +9,7 @@ export type SpanStore = Pick<PayloadStore, 'read' | 'readMany'>;
 
 /**
  * Memory that reads go into, made at the first use. What was read lies in it until the next call with the same; what lies
- * in memory of the store until `release`, which whoever is done with it calls.
+ * in memory of the store until `release`, which its user calls in the end.
  */
 export interface Scratch {
   memory: Buffer | null;
@@ -25,7 +25,7 @@ const READS_AT_ONCE = 16;
 
 const MISMATCH = new Error('checksum mismatch');
 
-/** One read of rows of one segment; the members are positions in what was asked for. */
+/** One read of rows of one segment; the members are positions in what was requested. */
 interface Span extends RangeRead, MergedRange {
   /** Begins with a response that is passed on as it is, so it cannot lie in memory that is used again. */
   large: boolean;
@@ -76,7 +76,7 @@ export async function readSpans(
   return out;
 }
 
-/** Reads what it can in one go, and gives the spans that are left. */
+/** Reads as much as possible in one go, and returns the remaining spans. */
 async function readMany(
   store: SpanStore,
   spans: Span[],
@@ -97,7 +97,7 @@ async function readMany(
   return left;
 }
 
-/** Why a response is not there, as the end of a sentence; and whether that is because its object is not. */
+/** The reason why a response is missing, as the end of a sentence, and whether its object is missing. */
 export function spanFault(error: Error): { reason: string; missing: boolean } {
   return {
     reason: error === MISMATCH ? MISMATCH.message : readReason(error),
@@ -115,8 +115,8 @@ function readAgain(store: SpanStore, rows: ResultRows, wanted: readonly number[]
 }
 
 /**
- * Checks the large ones of responses that were read, in turns of the event loop, and puts an error in the place of each that
- * is not what was written. The others are checked one by one.
+ * Checks the large ones of responses that were read, in turns of the event loop, and puts an error in the place of each
+ * that is not what was written. The others are checked one by one.
  */
 export async function checkLarge(read: (Buffer | Error)[], crcOf: (position: number) => number): Promise<void> {
   for (const [position, bytes] of read.entries()) {
@@ -125,7 +125,10 @@ export async function checkLarge(read: (Buffer | Error)[], crcOf: (position: num
   }
 }
 
-/** The response, or the error that it is not what was written. Large ones are checked before. Just before it is copied: then it is in the cache for that. */
+/**
+ * The response, or the error that it is not what was written. Large ones are checked before. Just before it is copied:
+ * then it is in the cache for that.
+ */
 export function checked(read: Buffer | Error, crc: number): Buffer | Error {
   const isDone = read instanceof Error || read.length > SUM_AT_ONCE_BYTES;
   return isDone || crc32(read) === crc ? read : MISMATCH;

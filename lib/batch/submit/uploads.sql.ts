@@ -21,7 +21,7 @@ const INSERT_UPLOAD = `
   )
   select made.expires_at, s.secret from made cross join upload_secret s`;
 
-/** Announces an upload; gives when it expires, and the secret that its URL may be signed with. */
+/** Announces an upload; returns the time at which it expires, and the secret that its URL may be signed with. */
 export async function insertUpload(
   db: Db,
   upload: { id: string; owner: string; bytes: number },
@@ -39,7 +39,7 @@ const FIND_UPLOAD = `
   select bytes, expires_at <= clock_timestamp() as expired, batch_id, sha256, total_items
   from uploads where id = $1::uuid and owner = $2::text`;
 
-/** The upload, or null when there is none of this owner. */
+/** The upload; null if this owner has no such upload. */
 export async function findUpload(db: Db, key: UploadKey): Promise<UploadRow | null> {
   const { rows } = await db.query<{
     bytes: number;
@@ -76,7 +76,7 @@ const USE_UPLOAD = `
   update uploads set batch_id = $3::uuid, sha256 = $4::bytea, total_items = $5::int
   where id = $1::uuid and owner = $2::text and batch_id is null`;
 
-/** Gives the upload to a batch, in the transaction that makes it; false when another has it. */
+/** Assigns the upload to a batch, in the transaction that makes it; false when another has it. */
 export async function takeUpload(
   db: Db,
   key: UploadKey,

@@ -13,7 +13,7 @@ export interface ReadUploadDeps {
   payloads: Pick<PayloadStore, 'size'>;
 }
 
-/** What became of an upload that was used. */
+/** The batch that used an upload. */
 type UploadUse = NonNullable<UploadRow['used']>;
 
 /** How a surface reads an upload. */
@@ -22,7 +22,7 @@ export interface UploadReader<Again, Bytes> {
   checkSize?(bytes: number): void;
   /** The answer of a call that comes after the upload was used. */
   whenUsed(use: UploadUse): Promise<Again>;
-  /** Reads the bytes; what it throws ends the call, but for `PayloadNotFound`. */
+  /** Reads the bytes; what it throws ends the call, except `PayloadNotFound`. */
   read(ref: PayloadRef, bytes: number): Promise<Bytes>;
 }
 
@@ -50,7 +50,7 @@ export async function readUpload<Again, Bytes>(
     if (!(error instanceof PayloadNotFound)) throw error;
     cause = error;
   }
-  // Another call may have used it up meanwhile: then its bytes are gone with reason.
+  // Another call may have used it up meanwhile: then its bytes were deleted with reason.
   const again = await findUpload(db, key);
   if (again?.used) return reader.whenUsed(again.used);
   throw new ApiError('upload_incomplete', undefined, { param: 'upload_id', cause });

@@ -3,11 +3,11 @@ import { lockForTransaction } from '../../db/advisory-locks.sql.ts';
 import type { Db } from '../../db/database.ts';
 import { countSealed, type SealedCount } from './master-key.sql.ts';
 
-// A database is sealed with one master key. Its fingerprint stands on every sealed row, so nothing else has to be kept in
-// step with the rows, and a release that knows nothing of this check writes rows that it understands.
+// A database is sealed with one master key. Every sealed row carries its fingerprint, so nothing else has to be kept in
+// step with the rows. A release without this check writes rows that this release understands.
 
 /**
- * Lets a transaction go on that seals with the master key `keyId`. Throws 409 `conflict` when anything stored was sealed
+ * Lets a transaction continue that seals with the master key `keyId`. Throws 409 `conflict` when anything stored was sealed
  * with another one: neither key would start the service then. Call it before the write, in its transaction; it holds the
  * lock of the master key, so that no other write and no `rekey` comes between.
  */
@@ -18,7 +18,8 @@ export async function requireMasterKey(tx: Db, keyId: string): Promise<void> {
 }
 
 /**
- * The same at a start and for `rekey`: throws ConfigError, also when there is no master key (null) but something sealed.
+ * The same at a start and for `rekey`: throws ConfigError, also when the master key is missing (null) and something is
+ * sealed.
  */
 export async function checkFingerprint(tx: Db, keyId: string | null): Promise<void> {
   await lockForTransaction(tx, 'masterKey');

@@ -6,7 +6,7 @@ import { checkFingerprint } from './master-key.ts';
 import type { SecretBox } from './secret-box.ts';
 
 /**
- * Throws ConfigError when anything stored needs another master key than `box`, or when there is none: at start, because
+ * Throws ConfigError when anything stored needs another master key than `box`, or when it is missing. At start, because
  * a key that cannot be opened would only be missed by the first item. Waits for a `rekey` under way.
  */
 export async function checkMasterKey(db: Database, box: SecretBox | null): Promise<void> {
@@ -18,7 +18,7 @@ export async function checkMasterKey(db: Database, box: SecretBox | null): Promi
 
 /** What a change of the master key needs from the rooms above the catalogue. */
 export interface RekeyHooks {
-  /** Throws while replicas run: they would go on with the old key. Called under the lock of the master key. */
+  /** Throws while replicas run: they would continue with the old key. Called under the lock of the master key. */
   requireStopped(tx: Db): Promise<void>;
   /** Does the same for secrets that are kept elsewhere (signing keys of tokens). */
   alsoReseal(tx: Db, from: SecretBox, to: SecretBox): Promise<void>;
@@ -29,7 +29,7 @@ export interface RekeyHooks {
  * does not either. Returns the number of host keys. Throws ConfigError when `from` is not the key of this database.
  *
  * A replica that starts meanwhile takes its lease first and checks its key then, and that check waits for the lock that
- * is held here: either its lease is seen here, or the new key is seen there.
+ * is held here. Either its lease is seen here, or the new key is seen there.
  */
 export async function rekeySecrets(
   db: Database,

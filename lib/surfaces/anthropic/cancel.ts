@@ -12,7 +12,7 @@ import {
 /**
  * Cancels a batch that has not ended: what waits is canceled at once, what runs is aborted, finished results stay. Again
  * while it is canceling changes nothing. Throws `not_found`, and 400 for a batch that has ended: a client would repeat a
- * 409. Gives the batch as it is then; null when it was deleted at that moment.
+ * 409. Returns the batch as it is then; null when it was deleted at that moment.
  */
 export async function cancelMessageBatch(deps: CancelDeps, key: MessageBatchKey): Promise<MessageBatchRow | null> {
   const { id, owner } = key;

@@ -9,7 +9,7 @@ export interface ItemError {
   type: string;
   /** A JSON string: the upstream's own bytes where it said why. */
   message: Buffer;
-  /** The same for the id that the upstream gave the call; null when it named none. */
+  /** The same for the id that the upstream chose for the call; null when it named none. */
   requestId: Buffer | null;
 }
 
@@ -70,8 +70,8 @@ const MAX_TYPE_BYTES = 64;
 const PREFIX = 'batch item: ';
 
 /**
- * The error of a discarded item: type and message are the upstream's where its body has them (the type only if this API
- * knows it), else the type follows from the status, or from what kept the item from an answer, and the text is ours.
+ * The error of a discarded item. Type and message are the upstream's where its body has them (the type only if this API
+ * knows it). Else the type follows from the status, or from the reason why the item has no answer, and the text is ours.
  */
 export function* itemError({ error, errorKind, status, body }: FinalItem): Steps<ItemError> {
   const told = body === null ? NOTHING : yield* read(body);

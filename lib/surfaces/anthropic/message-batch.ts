@@ -34,7 +34,7 @@ export interface MessageBatch {
 
 /**
  * Renders a batch. It has ended when its results are written, which is right after its last item: until then all of its
- * requests count as processing. `origin` is asked only for one that has ended; the results URL is absolute, because
+ * requests count as processing. `origin` is called only for one that has ended; the results URL is absolute, because
  * clients send their key to it as it is.
  */
 export function messageBatch(row: MessageBatchRow, origin: () => string): MessageBatch {

@@ -49,7 +49,7 @@ export async function lockMessageBatch(tx: Db, key: MessageBatchKey): Promise<Me
 /** A place in the list: a batch, which need not exist any more; its id then tells when it was made. */
 export interface ListPlace {
   id: string;
-  /** For a batch that is gone. */
+  /** For a batch that was deleted. */
   createdAt: Date | 'infinity';
 }
 
@@ -90,7 +90,7 @@ export async function listNewerMessageBatches(
   return (await db.query<MessageBatchRow>({ name: 'list_newer_message_batches', text: LIST_NEWER, values })).rows;
 }
 
-/** The object with the custom ids of a batch; null when there is no such batch. */
+/** The object with the custom ids of a batch; null if the batch does not exist. */
 export async function findCustomIds(db: Db, batchId: string): Promise<string | null> {
   const text = "select custom_ids_id from batches where id = $1::uuid and surface = 'anthropic'";
   const { rows } = await db.query<{ custom_ids_id: string | null }>({
@@ -138,7 +138,7 @@ export interface DeletedObjects {
   results_id: string;
 }
 
-/** Deletes a batch that has ended; null when there is none, or it has not. */
+/** Deletes a batch that has ended; null if it does not exist or has not ended. */
 export async function deleteMessageBatch(db: Db, key: MessageBatchKey): Promise<DeletedObjects | null> {
   const values = [key.id, key.owner];
   const { rows } = await db.query<DeletedObjects>({ name: 'delete_message_batch', text: DELETE_ENDED, values });

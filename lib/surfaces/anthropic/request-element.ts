@@ -27,7 +27,7 @@ export interface RequestReader extends ElementEvents {
 /**
  * Reads the members of a request ("Create of a message batch" in docs/spec/anthropic-surface.md) in the same pass that
  * finds its end. Of duplicates the last counts, as in JSON.parse. What `params` holds is judged when the item runs.
- * Faults are told as the Anthropic API does.
+ * Faults are worded as in the Anthropic API.
  */
 export function requestReader(): RequestReader {
   const customId: Span = { start: -1, end: -1 };

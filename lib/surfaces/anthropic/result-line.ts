@@ -13,13 +13,13 @@ const MESSAGE = Buffer.from('","message":');
 const REQUEST_ID = Buffer.from('},"request_id":');
 const ERRORED_END = Buffer.from('}}}\n');
 
-/** What becomes of a request at its end, in the words of this API. */
+/** What happens to a request at its end, in the words of this API. */
 export type ResultType = 'succeeded' | 'errored' | 'canceled' | 'expired';
 
 /** The text of items whose window closed before they had an answer (lib/worker/sweep/sweep.sql.ts). */
 const EXPIRED_TEXT = 'batch item: expired';
 
-/** How an outcome is told. Throws for an item that is not final, or completed without an answer. */
+/** How an outcome is reported. Throws for an item that is not final, or completed without an answer. */
 export function resultType({ idx, state, error, body }: FinalItem): ResultType {
   if (state === 'completed' && body !== null) return 'succeeded';
   if (state === 'cancelled') return 'canceled';
@@ -29,7 +29,7 @@ export function resultType({ idx, state, error, body }: FinalItem): ResultType {
 
 /**
  * One line of the results, in pieces, its LF included. `customId` is the JSON string; the upstream's answer is put in
- * unchanged, but for line ends between its tokens (see `onOneLine`). `requestId` is for an error whose upstream named
+ * unchanged, except line ends between its tokens (see `onOneLine`). `requestId` is for an error whose upstream named
  * none.
  */
 export function* resultLineInSteps(

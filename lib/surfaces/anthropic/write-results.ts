@@ -11,7 +11,7 @@ import { type ResultType, resultLine, resultLineInSteps, resultType } from './re
 const LF = 0x0a;
 
 /**
- * Writes the results of an ended batch as JSONL, one line a request in the order of the requests, and ends it: the results
+ * Writes the results of an ended batch as JSONL, one line a request in the order of the requests, and ends it. The results
  * and the counts by type in one guarded transaction. A batch that was deleted or ended meanwhile wins, and the object is
  * deleted again. Throws when an answer or a custom id cannot be read.
  */

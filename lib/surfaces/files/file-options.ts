@@ -37,7 +37,7 @@ const PURPOSE = z.object({
   purpose: z.literal('batch', { error: ({ input }) => `must be batch, not '${cutText(String(input))}'` }),
 });
 
-/** Both are there or none is, which is asked before what they hold. */
+/** Both are present or both are absent; that is checked before their contents. */
 const EXPIRY = z.object({ [ANCHOR]: z.string(), [SECONDS]: z.string() }).pipe(
   z.object({
     [ANCHOR]: z.literal('created_at', 'must be created_at'),

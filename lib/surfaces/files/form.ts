@@ -7,7 +7,7 @@ export interface FormSink {
   /** A part that is not named `file`. Names are those of the sender. */
   field(name: string, value: string): void;
   /**
-   * The one part named `file`, whatever its type. Reading goes on as fast as `bytes` is taken; fields behind it come
+   * The one part named `file`, whatever its type. Reading continues as fast as `bytes` is taken; fields behind it come
    * meanwhile or after. `bytes` throws when the form breaks off.
    */
   file(filename: string | undefined, bytes: AsyncIterable<Uint8Array>): Promise<void>;
@@ -70,7 +70,7 @@ export async function readForm(source: FormSource, sink: FormSink): Promise<void
 
   try {
     const finished = once(parser, 'finish');
-    finished.catch(() => {}); // an error of the parser is told by `broken`
+    finished.catch(() => {}); // an error of the parser is reported by `broken`
     await Promise.race([Promise.all([feed(reading, source), finished]), broken]);
     await taken;
   } catch (error) {

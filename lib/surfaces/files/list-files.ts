@@ -17,7 +17,7 @@ export interface FileQuery {
 /**
  * A page of an owner's files as JSON, by time of creation. It ends at `limit` or at 4.5 MB, which is what an answer on
  * Lambda holds. Ids tell the time, so `after` may be a file that is deleted by now: clients delete while they page. Throws
- * `not_found` for an `after` that is no id of a file.
+ * `not_found` for an `after` that is not the id of a file.
  */
 export async function listFilesJson(db: Db, { owner, purpose, after, limit, order }: FileQuery): Promise<string> {
   const cursor = after === null ? null : uuidOfFileId(after);

@@ -25,7 +25,7 @@ export async function removeFile(deps: RemoveFileDeps, owner: string, fileId: st
 
 /**
  * Deletes those objects of files deleted before that no batch refers to; a batch keeps its input, and the orphan sweep
- * takes it when the batch is gone. Must not run in the transaction that deleted the rows: it has to see what was
+ * deletes it after the batch was deleted. Must not run in the transaction that deleted the rows: it has to see what was
  * committed while that waited.
  */
 async function deleteUnused(
@@ -44,7 +44,7 @@ async function deleteUnused(
 const AT_ONCE = 500;
 
 /**
- * Deletes the files that have expired, and their objects unless a batch uses them; gives how many files. No look-up finds
+ * Deletes the files that have expired, and their objects unless a batch uses them; returns how many files. No look-up finds
  * an expired file before that either.
  */
 export async function purgeExpiredFiles(db: Db, payloads: Pick<PayloadStore, 'delete'>): Promise<number> {

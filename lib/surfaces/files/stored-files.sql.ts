@@ -31,7 +31,7 @@ export interface NewFile {
 
 const COLUMNS = 'id, owner, purpose, filename, bytes, object_kind, object_id, created_at, expires_at';
 
-// A UUIDv7 of the database's own clock, with microseconds in its second part (RFC 9562 section 6.2, method 3): the order
+// A UUIDv7 of the database's own clock, with microseconds in its second part (RFC 9562 section 6.2, method 3). The order
 // of ids is that of creation, on whichever replicas, so that lists and their cursors need no other key.
 const INSERT_FILE = `
   with moment as (
@@ -131,7 +131,7 @@ interface ObjectColumns {
 
 const refOf = (row: ObjectColumns): PayloadRef => ({ kind: row.object_kind, id: row.object_id });
 
-/** Deletes the row and tells which object it was of; null when there is none. */
+/** Deletes the row and returns its object; null if it does not exist. */
 export async function deleteFile(db: Db, { owner, id }: FileKey): Promise<PayloadRef | null> {
   const { rows } = await db.query<ObjectColumns>({ name: 'delete_file', text: DELETE_FILE, values: [id, owner] });
   return rows[0] ? refOf(rows[0]) : null;

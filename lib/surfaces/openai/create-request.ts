@@ -9,7 +9,7 @@ import { startWalk, walkAtOnce } from '../../json/walk.ts';
 import { MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS } from '../files/file-options.ts';
 import { ENDPOINTS, type Endpoint } from './endpoints.ts';
 
-/** What a create asks for, checked but for the file itself. */
+/** The contents of a create, checked, except the file itself. */
 export interface CreateRequest {
   /** As it was sent; not looked up. */
   inputFileId: string;
@@ -20,7 +20,7 @@ export interface CreateRequest {
   outputExpiresSeconds: number | null;
 }
 
-/** A create names a file: whatever is larger is none. */
+/** A create names a file: anything larger cannot be a create request. */
 export const MAX_CREATE_BYTES = 1024 * 1024;
 
 /** Pairs of metadata are read up to this many, duplicates among them. */
@@ -147,7 +147,8 @@ function define(fields: Fields, key: string, value: unknown): void {
 }
 
 /**
- * The first fault of metadata. By hand: a fault of a key names `metadata`, one of a value `metadata.<key>` with the key cut.
+ * The first fault of metadata. By hand: a fault of a key names `metadata`, one of a value `metadata.<key>` with the key
+ * cut.
  */
 function pairsFault(metadata: Fields | ManyPairs): { message: string; path: string[] } | null {
   const pairs = metadata instanceof ManyPairs ? [] : Object.entries(metadata);

@@ -5,9 +5,9 @@ export interface ObjectSink {
   ref: PayloadRef;
   /** Resolves when more may be written; rejects with the store's error once it has failed. */
   write(pieces: readonly Buffer[]): Promise<void>;
-  /** Resolves when all of it is durable; its length, 0 when nothing was written and there is no object. */
+  /** Resolves when all of it is durable; its length, 0 when nothing was written and no object exists. */
   end(): Promise<number>;
-  /** Gives it up: nothing stays behind but what the store has to remove. Never rejects. */
+  /** Abandons it: nothing stays behind, except what the store has to remove. Never rejects. */
   abort(): Promise<void>;
 }
 

@@ -50,7 +50,10 @@ export interface StoredFault {
   line: number | null;
 }
 
-/** Token sums that `usage` is made of, as text: they may be larger than a number holds. Parts that do not occur are null. */
+/**
+ * Token sums that `usage` is made of, as text: they may be larger than a number holds. Parts that do not occur are
+ * null.
+ */
 export type UsageSums = Partial<Record<TokenPart, string | null>>;
 
 /** A batch as its owner sees it. */
@@ -150,7 +153,7 @@ const MARK_CANCELLING = `
 
 /**
  * Marks a batch that is not final, and holds its row until the transaction ends: a validation that would start it waits
- * and then finds the mark. Gives whether it ran and how it had ended; null when the owner has none of this id.
+ * and then finds the mark. Returns whether it ran and how it had ended; null when the owner has none of this id.
  */
 export async function markCancelling(
   tx: Db,
@@ -172,7 +175,7 @@ const FINISH_OPENAI_BATCH = `
     usage = (select ${SUMS} from usage_events e where e.batch_id = $1::uuid)
   where o.id = $1::uuid and o.in_progress_at is not null and o.ended_at is null`;
 
-/** Ends a batch that ran, in the transaction that has its result files; false when it had ended, or is gone. */
+/** Ends a batch that ran, in the transaction that has its result files; false when it had ended or was deleted. */
 export async function finishOpenaiBatch(
   tx: Db,
   end: { id: string; expired: boolean; outputFileId: string | null; errorFileId: string | null },
@@ -192,7 +195,7 @@ const READ_FOR_RESULTS = `
   select o.owner, b.custom_ids_id, o.output_expires_s
   from openai_batches o join batches b on b.id = o.id where o.id = $1::uuid and o.ended_at is null`;
 
-/** Null when the batch has ended or is gone. */
+/** Null when the batch has ended or was deleted. */
 export async function readForResults(db: Db, id: string): Promise<ResultFilesRow | null> {
   const { rows } = await db.query<ResultFilesRow>({
     name: 'read_openai_batch_for_results',
@@ -210,7 +213,7 @@ const DELETE_EXPIRED = `
       or (ended_at is not null and in_progress_at is not null and not exists (select from batches b where b.id = o.id))
     limit 1000 for update skip locked)`;
 
-/** Deletes batches that ended longer ago than the retention, at most 1,000 at a time; gives how many went. */
+/** Deletes batches that ended longer ago than the retention, at most 1,000 at a time; returns how many went. */
 export async function deleteExpiredOpenaiBatches(db: Db, retentionDays: number): Promise<number> {
   const result = await db.query({
     name: 'delete_expired_openai_batches',

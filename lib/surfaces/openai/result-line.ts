@@ -28,8 +28,8 @@ const TAIL = Buffer.from('},"error":null}\n');
 /**
  * The line of an item ("Result files" in docs/spec/openai-surface.md): `customId` is the JSON string as it was sent. A
  * completed item goes to the output file, any other to the error file: with the answer of an upstream that refused it,
- * else with the reason why there is none. An answer of a 2xx status that is no response has a code of ours and not its
- * status, which would read as success.
+ * else with the reason why no answer exists. An answer of a 2xx status that is not a response has a code of ours and
+ * not its status, which would read as success.
  */
 export function* resultLineInSteps(batchId: string, customId: Buffer, outcome: FinalItem): Steps<ResultLine> {
   const { idx, state, status, error } = outcome;

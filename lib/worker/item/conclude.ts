@@ -57,7 +57,7 @@ export interface ConcludeDeps {
   aborted: boolean;
 }
 
-/** Turns what a run came to into the item's outcome; pure but for the clock and the breakers it reads. */
+/** Turns what a run came to into the item's outcome; pure, except for the clock and the breakers that it reads. */
 export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   const { item } = run.entry;
   const { last } = run;
@@ -94,8 +94,8 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
 const MIN_SECRET_LENGTH = 16;
 
 /**
- * Whether the last answer repeats the key that it refuses, as some upstreams do; it is the operator's, and not for the owner
- * of the batch.
+ * Whether the last answer repeats the key that it refuses, as some upstreams do; it is the operator's, and not for the
+ * owner of the batch.
  */
 export function* tellsKey({ entry, last }: Run): Steps<boolean> {
   if (last === null || last.result.body === null || last.result.class === 'success') return false;

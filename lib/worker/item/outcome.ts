@@ -23,7 +23,7 @@ export type Outcome =
       waitedMs: number;
       loadFailed: boolean;
     }
-  /** The lease was lost: whoever holds the item now records its outcome. */
+  /** The lease was lost: the present holder of the item records its outcome. */
   | { kind: 'dropped' };
 
 export const NO_ROUTE: RouteFacts = {

@@ -14,7 +14,7 @@ import { NO_ROUTE, type Outcome, refused, released } from './outcome.ts';
 /** Limits as the worker uses them. */
 export interface Limits {
   reserve(requests: readonly ReserveRequest[]): Promise<ReserveVerdict[]>;
-  /** Gives reservations back in the background. */
+  /** Returns reservations in the background. */
   refund(refunds: readonly Refund[]): void;
 }
 
@@ -82,7 +82,7 @@ function loadFailure(item: ClaimedItem, reason: string): Outcome {
   return released(item, delay, { loadFailed: true });
 }
 
-/** Reserves what can be reserved before the slot; sets `reserved`, gives the refused ones. */
+/** Reserves what can be reserved before the slot; sets `reserved`, returns the refused ones. */
 async function reserveAhead(deps: PrepareDeps, entries: readonly PreparedItem[]): Promise<Map<ClaimedItem, Outcome>> {
   const wanting = entries.filter((entry) => {
     const rules = rulesFor(entry, null);
@@ -92,7 +92,7 @@ async function reserveAhead(deps: PrepareDeps, entries: readonly PreparedItem[])
 }
 
 /**
- * Reserves the limits of items that get their slots now. A key whose tier is spent is skipped for the next one; when a
+ * Reserves the limits of items that get their slots now. A key whose tier is spent is skipped for the next one. When a
  * policy's rule refuses, or every key's tier is spent, the item is discarded, or waits if its batch asks for it.
  */
 export async function reserveEach(

@@ -33,7 +33,7 @@ export interface RunDeps {
   nowMs(): number;
   itemTimeoutMs: number;
   observe(host: string, result: CallResult): void;
-  /** Reserves an item whose limits wait for the slot; gives its outcome when they refuse it. */
+  /** Reserves an item whose limits wait for the slot; returns its outcome when they refuse it. */
   reserveNow(entry: PreparedItem): Promise<Outcome | null>;
 }
 

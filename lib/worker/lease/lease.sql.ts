@@ -104,7 +104,7 @@ export async function lockSilentWorkers(db: Db, exceptId: string, leaseSeconds: 
 
 /**
  * The instances whose workers may still run: their last heartbeat is younger than the lease, or Postgres itself is. The
- * workers that `lockSilentWorkers` would take for lost are left out.
+ * workers that `lockSilentWorkers` would consider lost are left out.
  */
 export async function listLiveInstances(db: Db, leaseSeconds: number): Promise<string[]> {
   const result = await db.query<{ instance: string }>({
@@ -132,7 +132,7 @@ export async function lockFormerWorkers(db: Db, instance: string, exceptId: stri
 /**
  * Takes the running items of lost workers back: `available` again, `cancelled` in a cancelled batch, `discarded` after
  * `maxLosses` lost workers (at once with RELAY_BATCH_ON_WORKER_LOSS=discard, which is maxLosses 1). Walks only batches in
- * work. The leases go in the same statement. Gives the batches finished, and how many items moved.
+ * work. The leases go in the same statement. Returns the batches finished, and how many items moved.
  */
 export async function rescueItems(
   db: Db,

@@ -22,7 +22,7 @@ export interface LeaseDeps {
 }
 
 export interface Lease {
-  /** Begins to take a lease and to renew it. Until then nothing is sent, and nobody is told anything. */
+  /** Begins to take a lease and to renew it. Until then nothing is sent, and no event is emitted. */
   start(): void;
   /** The present worker id; null while no lease stands. */
   id(): string | null;

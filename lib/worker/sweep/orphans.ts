@@ -9,7 +9,7 @@ import { PAYLOAD_KINDS, type PayloadKind, type PayloadRef, type PayloadStore } f
 const MIN_AGE_MS = 24 * 3_600_000;
 const PAGE = 500;
 
-/** Deletes payload objects older than 24 h that nothing refers to at that moment; gives how many. */
+/** Deletes payload objects older than 24 h that nothing refers to at that moment; returns how many. */
 export async function deleteOrphans(db: Db, store: PayloadStore, nowMs: number): Promise<number> {
   const before = nowMs - MIN_AGE_MS;
   let deleted = 0;

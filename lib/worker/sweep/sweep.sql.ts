@@ -2,7 +2,7 @@ import type { Db } from '../../db/database.ts';
 
 import { COUNT_DOWN, RECORD_UNSENT } from '../../usage/unsent.sql.ts';
 
-/** Discards the unstarted items of batches whose completion window has closed; gives the batches finished. */
+/** Discards the unstarted items of batches whose completion window has closed; returns the batches finished. */
 export async function expireItems(db: Db, instance: string): Promise<string[]> {
   const result = await db.query<{ finished: string | null }>({
     name: 'expire_items',
@@ -30,7 +30,7 @@ export async function expireItems(db: Db, instance: string): Promise<string[]> {
 }
 
 /**
- * Deletes finished batches older than the retention, one at a time (50,000 items are a second); gives how many went.
+ * Deletes finished batches older than the retention, one at a time (50,000 items are a second); returns how many went.
  * statement_timestamp, because an index condition cannot hold the volatile clock_timestamp: each look at 50,000 batches of
  * which none was due read all of them, 85 ms.
  */

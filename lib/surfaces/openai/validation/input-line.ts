@@ -8,9 +8,9 @@ import { type LineFault, lineFaults } from './faults.ts';
 /** One line of an input file, taken apart without being parsed. Spans count from the start of the line. */
 export interface InputLine {
   faults: LineFault[];
-  /** The JSON string, quotes included; null when there is none, or it is no string. */
+  /** The JSON string, quotes included; null if it is missing or not a string. */
   customId: Span | null;
-  /** The object that is sent upstream, byte by byte; null when there is none. */
+  /** The object that is sent upstream, byte by byte; null if it is missing. */
   body: Span | null;
   /** The body's `model`, when it is a string. */
   model: Span | null;
@@ -20,7 +20,7 @@ const QUOTE = 0x22;
 const OPEN_BRACE = 0x7b;
 const BACKSLASH = 0x5c;
 
-/** Longer text is no method and no endpoint, whatever it says. */
+/** Longer text is neither a method nor an endpoint. */
 const MAX_TEXT_BYTES = 1024;
 
 /**

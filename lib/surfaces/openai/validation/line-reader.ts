@@ -5,7 +5,7 @@ import { lineScanner } from '../../../json/lines.ts';
 export interface LineBytes {
   /**
    * Without white space around; null when the line is longer than the reader takes. They are the reader's own memory, good
-   * until the next line is asked for.
+   * until the next line is requested.
    */
   bytes: Buffer | null;
   offset: number;
@@ -25,7 +25,7 @@ const SLACK_BYTES = 1024;
 /**
  * A reader at the start of a file; lines as `lineScanner` finds them, of at most `maxBytes`. A line that comes whole in one
  * chunk is not copied. One that does not is put together in a buffer of its own, which has the largest size from the
- * start: its memory is touched only as far as lines reach, and joining pieces would take up to twice a line's size.
+ * start. Its memory is touched only as far as lines reach, and joining pieces would occupy up to twice a line's size.
  */
 export function lineReader(maxBytes: number): LineReader {
   const scanner = lineScanner();

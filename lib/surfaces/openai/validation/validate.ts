@@ -26,7 +26,10 @@ export interface ValidateDeps extends CompactDeps, RecordDeps {
 /** Items try again until the window closes: no other end is set to that. */
 const UNLIMITED = 32_767;
 const RENEW_MS = (VALIDATION_LEASE_SECONDS * 1000) / 3;
-/** An object that is not there is waited for so long: stores may be late. A store that is not there is waited for longer. */
+/**
+ * An object that does not exist is waited for so long: stores may be late. A store that does not exist is waited for
+ * longer.
+ */
 const MISSING_SECONDS = 600;
 
 /** Another has the batch by now, or its owner cancelled it: nothing is left to do here. */
@@ -38,9 +41,9 @@ export class NoLongerOurs extends Undone {
 }
 
 /**
- * Validates one batch whose lease is ours, from the stream of its input: it fails with all that is wrong with it, or gets
- * its items and runs. The lease is renewed on the way, in `job`. Throws NoLongerOurs, the signal's reason, or what the store and the database throw: then nothing has
- * changed and it is to be tried again.
+ * Validates one batch whose lease is ours, from the stream of its input: it fails with all that is wrong with it, or
+ * gets its items and runs. The lease is renewed on the way, in `job`. Throws NoLongerOurs, the signal's reason, or what
+ * the store and the database throw: then nothing has changed and it is to be tried again.
  */
 export async function validateBatch(deps: ValidateDeps, job: ValidationJob, signal: AbortSignal): Promise<void> {
   if (job.cancelling) return endCancelled(deps.db, job.id);

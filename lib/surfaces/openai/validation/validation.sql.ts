@@ -4,7 +4,7 @@ import type { StoredFault } from '../openai-batches.sql.ts';
 
 /*
  * The life of a row of openai_batches until its items exist. The lease is a time by the database's clock and names its
- * holder: whoever takes or renews it changes it, and every later UPDATE of the holder has to find it unchanged.
+ * holder: each take and each renewal changes it, and every later UPDATE of the holder has to find it unchanged.
  *
  *   created --claim--> leased --start (in one transaction with batches and batch_items)--> in_progress_at
  *                        | ^
@@ -41,7 +41,7 @@ const CLAIM_VALIDATION = `
     extract(epoch from o.expires_at - clock_timestamp())::float8 as left_seconds,
     extract(epoch from clock_timestamp() - o.created_at)::float8 as age_seconds, o.lease_until::text as lease`;
 
-/** Takes the oldest batch that waits; null when there is none. */
+/** Takes the oldest batch that waits; null if none waits. */
 export async function claimValidation(db: Db): Promise<ValidationJob | null> {
   const { rows } = await db.query<ValidationJob>({
     name: 'claim_openai_validation',
@@ -61,7 +61,7 @@ const RENEW_VALIDATION = `
   where ${HELD} and cancelling_at is null
   returning lease_until::text as lease`;
 
-/** Renews the lease and gives it anew; null when it is another's by now, or the batch was cancelled. */
+/** Renews the lease and returns the new one; null when it is another's by now, or the batch was cancelled. */
 export async function renewValidation(db: Db, hold: ValidationHold): Promise<string | null> {
   const { rows } = await db.query<{ lease: string }>({
     name: 'renew_openai_validation',
@@ -74,7 +74,7 @@ export async function renewValidation(db: Db, hold: ValidationHold): Promise<str
 const RELEASE_VALIDATION = `
   update openai_batches set lease_until = clock_timestamp() + $3::float8 * interval '1 second' where ${HELD}`;
 
-/** Gives the lease back: after so many seconds anyone may take the batch. */
+/** Returns the lease: after so many seconds anyone may take the batch. */
 export async function releaseValidation(db: Db, hold: ValidationHold, afterSeconds: number): Promise<void> {
   const values = [hold.id, hold.lease, afterSeconds];
   await db.query({ name: 'release_openai_validation', text: RELEASE_VALIDATION, values });
@@ -109,7 +109,10 @@ const END_CANCELLED = `
   update openai_batches set ended_at = clock_timestamp(), final_status = 'cancelled', lease_until = null
   where id = $1::uuid and ${WAITING} and cancelling_at is not null`;
 
-/** Ends a batch that was cancelled before it ran. Whoever validates it at this moment finds that out by the guards above. */
+/**
+ * Ends a batch that was cancelled before it ran. A worker that validates it at this moment finds that out by the guards
+ * above.
+ */
 export async function endCancelled(db: Db, id: string): Promise<void> {
   await db.query({ name: 'end_cancelled_openai_batch', text: END_CANCELLED, values: [id] });
 }

@@ -7,8 +7,8 @@ export interface Validator {
   /** There may be something to validate: looks in the background. Never rejects. */
   poke(): void;
   /**
-   * Validates what waits, until nothing does or less than a minute of `remainingMs` is left; gives how many it took in
-   * hand. Where nothing goes on after a return, this is the way. Rejects when the database is away.
+   * Validates what waits, until nothing does or less than a minute of `remainingMs` is left; returns how many it took in
+   * hand. Used where nothing runs after an invocation returns. Rejects when the database cannot be reached.
    */
   run(remainingMs?: () => number): Promise<number>;
   /** Ends the present one, whose lease is given back, and takes no other. */
