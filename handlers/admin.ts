@@ -3,7 +3,7 @@ import { ApiError } from '../lib/base/errors.ts';
 import { CatalogError } from '../lib/catalog/documents/document.ts';
 import { faultsResult } from '../lib/http/control-body.ts';
 import type { ApiEvent, ApiResult } from '../lib/http/event.ts';
-import type { Route } from '../lib/http/routes.ts';
+import type { HttpRoute } from '../lib/http/routes.ts';
 import { type Endpoint, openEndpoint } from './endpoint.ts';
 import type { GateDeps } from './middleware.ts';
 
@@ -18,7 +18,7 @@ export interface AdminDeps extends Pick<GateDeps, 'log' | 'notReady'> {
  * a 400 with all of them.
  */
 export function adminEndpoint<App extends AdminDeps>(
-  route: Route,
+  route: HttpRoute,
   handle: (app: App, event: ApiEvent) => Promise<ApiResult>,
 ): Endpoint<App> {
   return openEndpoint({ ...route, lambda: null }, async (app: App, event) => {

@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import { type ApiEvent, type ApiHandler, bodyOf, queryOf } from '../lib/http/event.ts';
-import type { Route } from '../lib/http/routes.ts';
+import type { HttpRoute } from '../lib/http/routes.ts';
 import { findMembers } from '../lib/json/members.ts';
 import { bomLength } from '../lib/json/scan.ts';
 import { MAX_CREATE_BYTES } from '../lib/surfaces/openai/create-request.ts';
@@ -63,7 +63,7 @@ function either<Native, Openai>(
   return { ...native, bind };
 }
 
-function isSameRoute(one: Route, other: Route): boolean {
+function isSameRoute(one: HttpRoute, other: HttpRoute): boolean {
   return one.method === other.method && one.pattern === other.pattern;
 }
 

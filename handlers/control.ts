@@ -6,7 +6,7 @@ import type { HostKey } from '../lib/model/catalog.ts';
 import { adminEndpoint } from './admin.ts';
 import { CREDENTIAL_ENDPOINTS, type CredentialsApp } from './control-credentials.ts';
 import { OBJECT_ENDPOINTS } from './control-objects.ts';
-import { type Endpoint, openEndpoint, routesOf } from './endpoint.ts';
+import { bindEndpoints, type Endpoint, openEndpoint } from './endpoint.ts';
 import { type HealthApp, healthEndpoint } from './health.ts';
 
 /** All that the control port needs of the application. */
@@ -70,7 +70,7 @@ export const CONTROL_ENDPOINTS: readonly Endpoint<ControlApp>[] = [
 
 /** The routes of the control port. */
 export function controlRoutes(app: ControlApp): BoundRoute[] {
-  return routesOf(CONTROL_ENDPOINTS, app);
+  return bindEndpoints(CONTROL_ENDPOINTS, app);
 }
 
 function hostKeyOf(app: ControlApp, event: ApiEvent): HostKey {

@@ -2,21 +2,21 @@ import { z } from 'zod';
 import type { Caller } from '../lib/auth/authenticate.ts';
 import { parseQuery } from '../lib/http/contracts.ts';
 import { type ApiEvent, type ApiHandler, type ApiResult, queryOf } from '../lib/http/event.ts';
-import type { BoundRoute, Route } from '../lib/http/routes.ts';
+import type { BoundRoute, HttpRoute } from '../lib/http/routes.ts';
 import { authenticated, type GateDeps, open } from './middleware.ts';
 
 /**
  * One endpoint: its route, and the function that serves it. The route tables of both ports and the HTTP functions on
  * Lambda are made of these values, and a test holds serverless.yml to them.
  */
-export interface Endpoint<App> extends Route {
+export interface Endpoint<App> extends HttpRoute {
   /** The Lambda function that serves it, by its name in serverless.yml; null: it is not on Lambda. */
   readonly lambda: string | null;
   /** Makes the handler from what it needs of the application. The middleware is part of it. */
   readonly bind: (app: App) => ApiHandler;
 }
 
-interface LambdaRoute extends Route {
+interface LambdaRoute extends HttpRoute {
   readonly lambda: string | null;
 }
 
@@ -52,6 +52,6 @@ export function below<App>(prefix: string, endpoints: readonly Endpoint<App>[]):
 }
 
 /** The endpoints as routes of an adapter. */
-export function routesOf<App>(endpoints: readonly Endpoint<App>[], app: App): BoundRoute[] {
+export function bindEndpoints<App>(endpoints: readonly Endpoint<App>[], app: App): BoundRoute[] {
   return endpoints.map(({ bind, lambda: _, ...route }) => ({ ...route, run: bind(app) }));
 }

@@ -2,7 +2,7 @@ import type { BoundRoute } from '../lib/http/routes.ts';
 import type { PayloadStore } from '../lib/payloads/payload-store.ts';
 import { MESSAGE_BATCH_ENDPOINTS, type MessageBatchesApp } from './anthropic.ts';
 import { BATCH_ENDPOINTS } from './by-surface.ts';
-import { below, type Endpoint, routesOf } from './endpoint.ts';
+import { below, bindEndpoints, type Endpoint } from './endpoint.ts';
 import { FILE_ENDPOINTS, type FilesApp } from './files.ts';
 import { healthEndpoint } from './health.ts';
 import type { NativeApp } from './native.ts';
@@ -30,7 +30,7 @@ export const INFERENCE_ENDPOINTS: readonly Endpoint<InferenceApp>[] = [
 export function inferenceRoutes(app: InferenceApp & { payloads: Pick<PayloadStore, 'uploadLink'> }): BoundRoute[] {
   // A store that signs URLs takes uploads itself.
   const receives = app.payloads.uploadLink === undefined;
-  return routesOf(
+  return bindEndpoints(
     INFERENCE_ENDPOINTS.filter((one) => receives || one !== receiveUploadEndpoint),
     app,
   );

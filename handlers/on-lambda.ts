@@ -6,7 +6,7 @@ import { createLog } from '../lib/base/log.ts';
 import type { ApiHandler } from '../lib/http/event.ts';
 import { forLambda, type LambdaHandler } from '../lib/http/lambda.ts';
 import type { BoundRoute } from '../lib/http/routes.ts';
-import { routesOf } from './endpoint.ts';
+import { bindEndpoints } from './endpoint.ts';
 import { INFERENCE_ENDPOINTS } from './inference.ts';
 
 export type LambdaFunction<Event, Result> = (event: Event, context: Context) => Promise<Result>;
@@ -44,7 +44,7 @@ export function onLambda<Event, Result>(
 /** The function of this name behind API Gateway, with all endpoints that belong to it. */
 export function apiFunction(name: string, app: LambdaApp): LambdaHandler {
   const endpoints = INFERENCE_ENDPOINTS.filter(({ lambda }) => lambda === name);
-  return forLambda(routed(routesOf(endpoints, app)), app);
+  return forLambda(routed(bindEndpoints(endpoints, app)), app);
 }
 
 /** Several routes as one handler: API Gateway has matched already, its route key says which. */

@@ -7,7 +7,7 @@ export type KeyFault = 'disabled' | 'revoked' | 'expired' | 'rotated' | 'user_di
 export type TokenFault = 'expired' | 'revoked' | 'user_disabled';
 
 /** A verdict on a credential. Time changes it only at `validUntilMs`, and only from valid to invalid. */
-export type Verdict<Fault extends string> = { fault: Fault } | { fault: null; validUntilMs: number };
+export type CredentialVerdict<Fault extends string> = { fault: Fault } | { fault: null; validUntilMs: number };
 
 /**
  * Judges a key by its row at `nowMs` (shared time). `presentedHash` is the hash of the presented value. The first fault
@@ -16,7 +16,12 @@ export type Verdict<Fault extends string> = { fault: Fault } | { fault: null; va
  * `expiresAt`, `revokedAt` and `graceUntil` hold from that very millisecond on. A principal that does not exist counts
  * as disabled: it cannot be deleted while a key refers to it, so only a fault can make it missing.
  */
-export function judgeKey(key: RelayKey, presentedHash: string, catalog: Catalog, nowMs: number): Verdict<KeyFault> {
+export function judgeKey(
+  key: RelayKey,
+  presentedHash: string,
+  catalog: Catalog,
+  nowMs: number,
+): CredentialVerdict<KeyFault> {
   if (!key.enabled) return { fault: 'disabled' };
   if (key.revokedAt !== undefined) return { fault: 'revoked' };
   if (key.expiresAt !== undefined && key.expiresAt <= nowMs) return { fault: 'expired' };
@@ -50,7 +55,7 @@ export interface TokenFacts {
  * by a version below the user's, or if the user was deleted. Expiry comes first so that the answer stays when the
  * record of a revocation is deleted later. A version above the user's is valid: that catalogue is older than the token.
  */
-export function judgeToken(token: TokenFacts, catalog: Catalog, nowMs: number): Verdict<TokenFault> {
+export function judgeToken(token: TokenFacts, catalog: Catalog, nowMs: number): CredentialVerdict<TokenFault> {
   if (token.expiresAt <= nowMs) return { fault: 'expired' };
   const user = catalog.usersById.get(token.userId);
   if (user === undefined || token.version < user.tokenVersion || catalog.revokedTokens.has(token.jti)) {

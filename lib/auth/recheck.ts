@@ -1,6 +1,6 @@
 import type { Attribution } from '../model/batch.ts';
 import type { Catalog, Policy } from '../model/catalog.ts';
-import { judgeKey, judgeToken, type KeyFault, type TokenFault, type Verdict } from './credential.ts';
+import { type CredentialVerdict, judgeKey, judgeToken, type KeyFault, type TokenFault } from './credential.ts';
 
 /** The facts of its credential that a batch records. */
 export type BatchCredential = Pick<
@@ -52,7 +52,7 @@ export function recheckCredential(batch: BatchCredential, catalog: Catalog, nowM
   return toRecheck(judgeToken(token, catalog, nowMs), TOKEN_REASONS);
 }
 
-function toRecheck<Fault extends string>(verdict: Verdict<Fault>, reasons: Record<Fault, string>): Recheck {
+function toRecheck<Fault extends string>(verdict: CredentialVerdict<Fault>, reasons: Record<Fault, string>): Recheck {
   return 'validUntilMs' in verdict
     ? { ok: true, validUntilMs: verdict.validUntilMs }
     : { ok: false, reason: reasons[verdict.fault] };

@@ -4,7 +4,7 @@ import { type ApiEvent, ownRequestId } from './event.ts';
 import type { BoundRoute } from './routes.ts';
 
 /** One request on its way; what the access log tells of it. */
-export interface Call {
+export interface HttpCall {
   method: string;
   path: string;
   query: string;
@@ -20,7 +20,7 @@ export interface Call {
 }
 
 /** Reads the head of a request; the status is 499 until there is an answer. */
-export function callOf(req: IncomingMessage, expectsContinue: boolean): Call {
+export function callOf(req: IncomingMessage, expectsContinue: boolean): HttpCall {
   const { path, query } = splitTarget(req.url ?? '/');
   const id = req.headers['x-request-id'];
   return {
@@ -48,7 +48,7 @@ function splitTarget(target: string): { path: string; query: string } {
 /** The event that API Gateway would make of the request. */
 export function eventOf(
   req: IncomingMessage,
-  call: Call,
+  call: HttpCall,
   route: BoundRoute,
   parameters: Record<string, string>,
 ): ApiEvent {

@@ -3,7 +3,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Context } from 'aws-lambda';
 import { ApiError, ConfigError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { type Call, callOf, eventOf } from './call.ts';
+import { callOf, eventOf, type HttpCall } from './call.ts';
 import { type ApiResult, attachBody, attachStream, requestIdHeaders } from './event.ts';
 import { onMalformed } from './malformed.ts';
 import { bodyTooLarge, drain, hasBody, readBody, streamBody } from './read-body.ts';
@@ -72,7 +72,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     requireHostHeader: false, // Node's own 400 for it would carry no request id
   });
 
-  const answer = async (req: IncomingMessage, res: ServerResponse, call: Call): Promise<ApiResult | null> => {
+  const answer = async (req: IncomingMessage, res: ServerResponse, call: HttpCall): Promise<ApiResult | null> => {
     options.guard?.(call.path, req.headers.authorization);
     const found = match(call.method, call.path);
     if (found.kind === 'unknown') {
@@ -105,7 +105,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     return found.route.run(event, { awsRequestId: call.requestId } as Context);
   };
 
-  const send = async (req: IncomingMessage, res: ServerResponse, call: Call, result: ApiResult): Promise<void> => {
+  const send = async (req: IncomingMessage, res: ServerResponse, call: HttpCall, result: ApiResult): Promise<void> => {
     call.status = result.statusCode;
     call.batchId = result.batchId;
     for (const [name, value] of Object.entries(requestIdHeaders(call.requestId))) res.setHeader(name, value);
@@ -176,7 +176,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
 const ALL_METHODS = 'GET, HEAD, POST, PUT, DELETE, OPTIONS';
 
 /** One line a request: the pattern, never the query or a body. Probes are many and say nothing: `debug`. */
-function report(options: ServeOptions, call: Call): void {
+function report(options: ServeOptions, call: HttpCall): void {
   const ms = performance.now() - call.startedAt;
   const { method, route, status, requestId, batchId, broken } = call;
   options.log[route === '/healthz' ? 'debug' : 'info'](

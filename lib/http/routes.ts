@@ -1,7 +1,7 @@
 import type { ApiHandler } from './event.ts';
 
 /** Where an endpoint is. `{name}` in a pattern takes exactly one non-empty segment. */
-export interface Route {
+export interface HttpRoute {
   readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE';
   readonly pattern: string;
   /** `read` hands the body to the handler as bytes, `stream` as it comes; otherwise it is thrown away unread. */
@@ -9,7 +9,7 @@ export interface Route {
 }
 
 /** A route with the function that serves it. */
-export interface BoundRoute extends Route {
+export interface BoundRoute extends HttpRoute {
   readonly run: ApiHandler;
 }
 

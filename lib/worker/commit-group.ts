@@ -14,7 +14,7 @@ import { type Outcome, unsentFacts } from './item/outcome.ts';
 import { isHeld, type Tenure } from './lease/tenure.ts';
 import type { Periods } from './periods.ts';
 
-export interface FinalItem {
+export interface ItemOutcome {
   item: ClaimedItem;
   outcome: Extract<Outcome, { kind: 'final' }>;
 }
@@ -55,10 +55,10 @@ export function isAway(mode: GroupMode): boolean {
 }
 
 /** Outcomes of one tenure that are recorded together. */
-export interface Group {
+export interface OutcomeGroup {
   tenure: Tenure;
   /** In (batch, idx) order. */
-  items: readonly FinalItem[];
+  items: readonly ItemOutcome[];
   /** Of their answers. */
   bytes: number;
   /** Makes a transition. */
@@ -80,7 +80,7 @@ export interface CommitGroupDeps {
  * Writes the segment of a group and commits its rows, and waits out faults of store and database. Returns the batches that
  * have no open item any more. The group ends as `recorded` or `dropped`.
  */
-export async function commitGroup(deps: CommitGroupDeps, group: Group): Promise<string[]> {
+export async function commitGroup(deps: CommitGroupDeps, group: OutcomeGroup): Promise<string[]> {
   for (;;) {
     const segment = await writeSegment(deps, group);
     if (segment === null) break;
@@ -100,7 +100,7 @@ export async function commitGroup(deps: CommitGroupDeps, group: Group): Promise<
 
 /** Repeats a step until it succeeds, in the mode `away` from its first failure on; null when the tenure ends. */
 async function insist<T>(
-  group: Group,
+  group: OutcomeGroup,
   away: 'store away' | 'database away',
   step: () => Promise<T>,
   options: Pick<RetryOptions, 'min' | 'max'> & { onFirst(error: unknown): void },
@@ -124,7 +124,7 @@ interface Segment {
 }
 
 /** Null when the tenure has ended. */
-async function writeSegment(deps: CommitGroupDeps, group: Group): Promise<Segment | null> {
+async function writeSegment(deps: CommitGroupDeps, group: OutcomeGroup): Promise<Segment | null> {
   const pieces: Buffer[] = [];
   let offset = 0;
   const crcs: number[] = [];
@@ -167,7 +167,11 @@ async function writeSegment(deps: CommitGroupDeps, group: Group): Promise<Segmen
 }
 
 /** The batches finished; null when the tenure has ended. */
-function commitSegment(deps: CommitGroupDeps, group: Group, segment: Segment): Promise<string[] | 'too old' | null> {
+function commitSegment(
+  deps: CommitGroupDeps,
+  group: OutcomeGroup,
+  segment: Segment,
+): Promise<string[] | 'too old' | null> {
   // The outcome of a commit whose answer was lost is unknown; running the statement again is safe, because rows that it
   // made final do not match the guard any more. Whatever else Postgres says (read-only after a failover, say) is waited
   // out as well: giving up would mean to call the upstreams again.
@@ -186,7 +190,7 @@ function commitSegment(deps: CommitGroupDeps, group: Group, segment: Segment): P
 /** One statement for the group; on bad data it is halved until the single bad row stands alone. */
 async function commitRows(
   deps: CommitGroupDeps,
-  group: Group,
+  group: OutcomeGroup,
   segmentId: string | null,
   rows: readonly OutcomeRow[],
 ): Promise<string[]> {
@@ -232,7 +236,7 @@ async function commitRows(
 
 const INTERNAL = 'batch item: internal';
 
-function minimalRow(group: Group, row: OutcomeRow): OutcomeRow {
+function minimalRow(group: OutcomeGroup, row: OutcomeRow): OutcomeRow {
   const { item } = group.items.find((one) => one.item.batch.id === row.batchId && one.item.idx === row.idx)!;
   const usage = { ...unsentFacts(item, 'internal', 'internal'), attempts: 0 };
   return { ...row, state: 'discarded', error: INTERNAL, span: null, usage };

@@ -4,7 +4,14 @@ import { createTransition } from '../base/modes.ts';
 import type { Db } from '../db/database.ts';
 import type { RouteFacts } from '../model/usage-event.ts';
 import type { PayloadStore } from '../payloads/payload-store.ts';
-import { commitGroup, type FinalItem, GROUP_TRANSITIONS, type Group, type GroupMode, isAway } from './commit-group.ts';
+import {
+  commitGroup,
+  GROUP_TRANSITIONS,
+  type GroupMode,
+  type ItemOutcome,
+  isAway,
+  type OutcomeGroup,
+} from './commit-group.ts';
 import { isHeld, NO_TENURE, type Tenure } from './lease/tenure.ts';
 import type { Periods } from './periods.ts';
 
@@ -27,9 +34,9 @@ export interface GroupCommitDeps {
   flushMs: number;
   periods: Pick<Periods, 'databaseRetry' | 'storeRetry'>;
   /** The group is committed, or part of it was no longer ours; `finished` batches have no open item any more. */
-  onCommitted(items: readonly FinalItem[], finished: readonly string[]): void;
+  onCommitted(items: readonly ItemOutcome[], finished: readonly string[]): void;
   /** These will never be recorded by us: their tenure has ended. */
-  onDropped(items: readonly FinalItem[]): void;
+  onDropped(items: readonly ItemOutcome[]): void;
   /** Store or database refuse writes (true), or take those of every group again (false). */
   onBlocked(blocked: boolean): void;
   observe(figures: { items: number; bytes: number; seconds: number }): void;
@@ -37,7 +44,7 @@ export interface GroupCommitDeps {
 
 export interface GroupCommit {
   /** Adds an outcome of a tenure. When that ends, all that was added in it and is not committed is dropped. */
-  add(tenure: Tenure, item: FinalItem): void;
+  add(tenure: Tenure, item: ItemOutcome): void;
   /** No room for more: stop claiming. */
   full(): boolean;
   /** Resolves when everything added so far is committed or dropped. */
@@ -52,7 +59,7 @@ export interface GroupCommit {
 export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
   let tenure = NO_TENURE;
   let away = 0;
-  let buffer: FinalItem[] = [];
+  let buffer: ItemOutcome[] = [];
   let bufferedBytes = 0;
   let pending = 0;
   let pendingBytes = 0;
@@ -83,7 +90,7 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
     }
   };
 
-  const takeGroup = (): Group => {
+  const takeGroup = (): OutcomeGroup => {
     let bytes = 0;
     let n = 0;
     while (n < buffer.length && n < GROUP_ITEMS && (n === 0 || bytes < GROUP_BYTES)) {
@@ -109,7 +116,7 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
     };
   };
 
-  const fly = async (group: Group) => {
+  const fly = async (group: OutcomeGroup) => {
     const { items, bytes } = group;
     const start = deps.clock.monotonic();
     try {
@@ -161,7 +168,7 @@ export function createGroupCommit(deps: GroupCommitDeps): GroupCommit {
   };
 }
 
-function byPosition(a: FinalItem, b: FinalItem): number {
+function byPosition(a: ItemOutcome, b: ItemOutcome): number {
   const x = a.item.batch.id;
   const y = b.item.batch.id;
   return x < y ? -1 : x > y ? 1 : a.item.idx - b.item.idx;

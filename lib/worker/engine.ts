@@ -5,7 +5,7 @@ import type { ClaimedItem } from '../model/batch.ts';
 import type { Claimer } from './claim.ts';
 import { createClaimLoop } from './claim-loop.ts';
 import type { GroupCommit } from './commit.ts';
-import type { FinalItem } from './commit-group.ts';
+import type { ItemOutcome } from './commit-group.ts';
 import type { Holdings } from './holdings.ts';
 import { createIntake, type Preparer } from './intake.ts';
 import type { Outcome } from './item/outcome.ts';
@@ -56,7 +56,7 @@ export interface Engine {
   /** Ends what this worker holds of a cancelled batch: waiting items at once, running ones by closing their calls. */
   cancelBatch(batchId: string): void;
   /** The group is recorded; its items are held no longer. */
-  settled(items: readonly FinalItem[]): void;
+  settled(items: readonly ItemOutcome[]): void;
   /** Released items are recorded; they are held no longer. */
   letGo(items: readonly ClaimedItem[]): void;
   /** Aborts all running calls; their items are released as soon as that can be recorded. */

@@ -13,7 +13,7 @@ import type { PayloadStore } from '../payloads/payload-store.ts';
 import type { CallResult, UpstreamClient } from '../upstream/call-result.ts';
 import { createClaimer } from './claim.ts';
 import { createGroupCommit } from './commit.ts';
-import type { FinalItem } from './commit-group.ts';
+import type { ItemOutcome } from './commit-group.ts';
 import { createEngine } from './engine.ts';
 import { createHoldings } from './holdings.ts';
 import { createJudge, type PreparedItem } from './item/judge.ts';
@@ -84,7 +84,7 @@ interface WorkerEvents {
   heartbeat: [heartbeat: Heartbeat];
   /** No heartbeat got through for so long that others may have the items. */
   silent: [];
-  committed: [items: readonly FinalItem[], finished: readonly string[]];
+  committed: [items: readonly ItemOutcome[], finished: readonly string[]];
   released: [items: readonly ClaimedItem[], finished: readonly string[], soonestMs: number];
   /** Store or database refuse writes, or take them again. */
   blocked: [blocked: boolean];
@@ -106,7 +106,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   const background = (name: string, work: Promise<unknown>) => {
     work.catch((error) => log.warn({ err: reasonOf(error) }, `${name} failed`));
   };
-  const forget = (items: readonly FinalItem[]) => {
+  const forget = (items: readonly ItemOutcome[]) => {
     for (const { outcome } of items) client.release(outcome.response);
   };
 
@@ -256,7 +256,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   };
 }
 
-function countFinal(deps: WorkerDeps, items: readonly FinalItem[]): void {
+function countFinal(deps: WorkerDeps, items: readonly ItemOutcome[]): void {
   let completed = 0;
   let discarded = 0;
   for (const { outcome } of items) {
@@ -268,7 +268,7 @@ function countFinal(deps: WorkerDeps, items: readonly FinalItem[]): void {
   deps.observe.final('cancelled', items.length - completed - discarded);
 }
 
-function chargesOf(items: readonly FinalItem[]): Charge[] {
+function chargesOf(items: readonly ItemOutcome[]): Charge[] {
   return items.flatMap(({ outcome }) => {
     const { tokens } = outcome.usage;
     const rules = outcome.charged;

@@ -1,4 +1,4 @@
-import { routesOf } from '../../handlers/endpoint.ts';
+import { bindEndpoints } from '../../handlers/endpoint.ts';
 import { FILE_ENDPOINTS } from '../../handlers/files.ts';
 import type { SeenRequest } from '../../lib/http/node.ts';
 import type { PayloadKind, PayloadStore } from '../../lib/payloads/payload-store.ts';
@@ -22,7 +22,7 @@ export interface FilesApi {
 export async function createFilesApi(maxFileBytes: number, payloads?: PayloadStore): Promise<FilesApi> {
   const native = await createNativeApi(() => (payloads === undefined ? {} : { payloads }));
   const app = { ...native.app, payloads: payloads ?? native.payloads, db: native.database.db };
-  const routes = routesOf(FILE_ENDPOINTS, { ...app, maxFileBytes });
+  const routes = bindEndpoints(FILE_ENDPOINTS, { ...app, maxFileBytes });
   const { server, seen, call } = await native.serve(routes, { maxBodyBytes: 1024, payloads: app.payloads });
   return {
     native,

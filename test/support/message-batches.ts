@@ -1,5 +1,5 @@
 import { MESSAGE_BATCH_ENDPOINTS, type MessageBatchesApp } from '../../handlers/anthropic.ts';
-import { below, routesOf } from '../../handlers/endpoint.ts';
+import { below, bindEndpoints } from '../../handlers/endpoint.ts';
 import { compactBatch } from '../../lib/batch/results/compact.ts';
 import type { SeenRequest } from '../../lib/http/node.ts';
 import type { ErrorKind } from '../../lib/model/usage-event.ts';
@@ -46,7 +46,7 @@ export async function createMessageBatchesApi(
     for (const uuid of uuids) await compactOne(uuid);
   };
   const app: MessageBatchesApp = { ...native.app, ...deps, compact, ...options.app };
-  const routes = routesOf([...MESSAGE_BATCH_ENDPOINTS, ...below('/anthropic', MESSAGE_BATCH_ENDPOINTS)], app);
+  const routes = bindEndpoints([...MESSAGE_BATCH_ENDPOINTS, ...below('/anthropic', MESSAGE_BATCH_ENDPOINTS)], app);
   const { url, seen, call } = await native.serve(routes, { maxBodyBytes: 1024, payloads });
   const uuidOf = (id: string) => parseMessageBatchId(id)!;
   return {

@@ -3,7 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Context } from 'aws-lambda';
-import { routesOf } from '../../handlers/endpoint.ts';
+import { bindEndpoints } from '../../handlers/endpoint.ts';
 import { healthEndpoint } from '../../handlers/health.ts';
 import { type NativeApp as BatchesApp, NATIVE_ENDPOINTS } from '../../handlers/native.ts';
 import { receiveUploadEndpoint, UPLOAD_ENDPOINTS, type UploadsApp } from '../../handlers/uploads.ts';
@@ -135,8 +135,8 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
   };
   const whole = { ...app, payloads: store };
   const uploads = UPLOAD_ENDPOINTS.filter((one) => one !== receiveUploadEndpoint);
-  const native = await serveRoutes(routesOf([healthEndpoint, ...NATIVE_ENDPOINTS, ...uploads], whole), {
-    nodeOnly: routesOf([receiveUploadEndpoint], whole),
+  const native = await serveRoutes(bindEndpoints([healthEndpoint, ...NATIVE_ENDPOINTS, ...uploads], whole), {
+    nodeOnly: bindEndpoints([receiveUploadEndpoint], whole),
   });
 
   return {

@@ -1,6 +1,6 @@
 import { crc32 as crcOf } from 'node:zlib';
 import { SHARED_BATCH_ENDPOINTS } from '../../handlers/by-surface.ts';
-import { below, routesOf } from '../../handlers/endpoint.ts';
+import { below, bindEndpoints } from '../../handlers/endpoint.ts';
 import { OPENAI_BATCH_ENDPOINTS, type OpenaiApp } from '../../handlers/openai.ts';
 import { hashKey } from '../../lib/auth/keys.ts';
 import { uuidv7 } from '../../lib/base/clock.ts';
@@ -80,7 +80,7 @@ export async function createOpenaiApi(
     compact: async (ids) => void compacted.push(...ids),
   };
   // What the native API and OpenAI's share, beside OpenAI's own.
-  const routes = routesOf([...OPENAI_BATCH_ENDPOINTS, ...below('/shared', SHARED_BATCH_ENDPOINTS)], app);
+  const routes = bindEndpoints([...OPENAI_BATCH_ENDPOINTS, ...below('/shared', SHARED_BATCH_ENDPOINTS)], app);
   const { call } = await native.serve(routes, { maxBodyBytes: 4 * 1024 * 1024 });
   const validator = createValidator(deps);
 

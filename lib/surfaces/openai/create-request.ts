@@ -7,13 +7,13 @@ import { bomLength } from '../../json/scan.ts';
 import { stringStart } from '../../json/strings.ts';
 import { startWalk, walkAtOnce } from '../../json/walk.ts';
 import { MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS } from '../files/file-options.ts';
-import { ENDPOINTS, type Endpoint } from './endpoints.ts';
+import { type BatchEndpoint, ENDPOINTS } from './endpoints.ts';
 
 /** The contents of a create, checked, except the file itself. */
 export interface CreateRequest {
   /** As it was sent; not looked up. */
   inputFileId: string;
-  endpoint: Endpoint;
+  endpoint: BatchEndpoint;
   /** Null when absent or null. */
   metadata: Record<string, string> | null;
   /** Null: what the service has by default. */

@@ -10,11 +10,11 @@ const SHAPES = {
   '/v1/embeddings': 'openai_embeddings',
 } as const satisfies Record<string, Shape>;
 
-export type Endpoint = keyof typeof SHAPES;
+export type BatchEndpoint = keyof typeof SHAPES;
 
-export const ENDPOINTS = Object.keys(SHAPES) as Endpoint[];
+export const ENDPOINTS = Object.keys(SHAPES) as BatchEndpoint[];
 
 /** The shape of a batch for this endpoint. */
-export function shapeOf(endpoint: Endpoint): Shape {
+export function shapeOf(endpoint: BatchEndpoint): Shape {
   return SHAPES[endpoint];
 }

@@ -24,7 +24,7 @@ export interface Judged {
   validUntilMs: number;
 }
 
-export type Verdict = { judged: Judged } | { outcome: Outcome };
+export type ItemVerdict = { judged: Judged } | { outcome: Outcome };
 
 /**
  * Judges an item as it is about to run: credential, body, policy, route ("Credential check when an item runs" in
@@ -32,7 +32,7 @@ export type Verdict = { judged: Judged } | { outcome: Outcome };
  * docs/spec/gateway-rules.md). Bad items become outcomes with their text; the other items of the batch are left alone. A
  * large body is read in turns of the event loop.
  */
-export type Judge = (item: ClaimedItem, body: Buffer) => Verdict | Promise<Verdict>;
+export type Judge = (item: ClaimedItem, body: Buffer) => ItemVerdict | Promise<ItemVerdict>;
 
 /** A judge over the catalogue in memory; `nowMs` is shared time. Re-checks are kept per batch and catalogue. */
 export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judge {
@@ -52,7 +52,7 @@ export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judg
     return fresh;
   };
 
-  const judge = (item: ClaimedItem, body: Buffer, read: ItemPeek | null): Verdict => {
+  const judge = (item: ClaimedItem, body: Buffer, read: ItemPeek | null): ItemVerdict => {
     const catalog = deps.catalog();
     const credential = recheck(item.batch, catalog);
     if (!credential.ok) {
@@ -84,7 +84,7 @@ export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judg
   };
 }
 
-function invalid(item: ClaimedItem, text: string, model?: string): Verdict {
+function invalid(item: ClaimedItem, text: string, model?: string): ItemVerdict {
   const route = model === undefined ? NO_ROUTE : { ...NO_ROUTE, requestedModel: cutText(model) };
   return { outcome: refused(item, 'invalid_request', text, route) };
 }

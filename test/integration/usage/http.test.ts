@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { routesOf } from '../../../handlers/endpoint.ts';
+import { bindEndpoints } from '../../../handlers/endpoint.ts';
 import { USAGE_ENDPOINTS } from '../../../handlers/usage.ts';
 import { hashKey } from '../../../lib/auth/keys.ts';
 import { uuidv7 } from '../../../lib/base/clock.ts';
@@ -12,7 +12,7 @@ let usage: Served;
 
 beforeAll(async () => {
   api = await createNativeApi();
-  usage = await api.serve(routesOf(USAGE_ENDPOINTS, { ...api.app, db: api.database.db }));
+  usage = await api.serve(bindEndpoints(USAGE_ENDPOINTS, { ...api.app, db: api.database.db }));
   for (const [name, items] of [
     ['ann', 3],
     ['bob', 1],

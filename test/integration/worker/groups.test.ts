@@ -9,7 +9,7 @@ import type { UsageFacts } from '../../../lib/model/usage-event.ts';
 import { createFileStore } from '../../../lib/payloads/file-store.ts';
 import type { PayloadStore } from '../../../lib/payloads/payload-store.ts';
 import { createGroupCommit, type GroupCommitDeps } from '../../../lib/worker/commit.ts';
-import type { FinalItem } from '../../../lib/worker/commit-group.ts';
+import type { ItemOutcome } from '../../../lib/worker/commit-group.ts';
 import { NO_ROUTE } from '../../../lib/worker/item/outcome.ts';
 import { beginTenure } from '../../../lib/worker/lease/tenure.ts';
 import { PERIODS } from '../../../lib/worker/periods.ts';
@@ -76,7 +76,7 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
   const add = (i: number, usage: Partial<UsageFacts> = {}, response: string | null = `{"n":${i}}`) => {
     const row = rows[i]!;
     const item: ClaimedItem = { ...row, batch: context };
-    const final: FinalItem = {
+    const final: ItemOutcome = {
       item,
       outcome: {
         kind: 'final',

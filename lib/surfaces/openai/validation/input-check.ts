@@ -17,7 +17,7 @@ const MAX_REQUESTS = 50_000;
 export const MAX_LINE_BYTES = 32 * 1024 * 1024;
 
 /** What an input file came to. The rest counts only without faults. */
-export interface Checked {
+export interface CheckedInput {
   faults: Fault[];
   /** Where the body of each request stands in the file. */
   items: Spans;
@@ -34,7 +34,7 @@ export interface InputCheck {
   full(): boolean;
   /** The custom_ids found since the last call, as they were sent: one JSON string a line. */
   takeCustomIds(): Buffer;
-  end(): Steps<Checked>;
+  end(): Steps<CheckedInput>;
 }
 
 const LF = Buffer.from('\n');

@@ -4,9 +4,9 @@ import { pacer } from '../../../base/turns.ts';
 import type { CompactDeps } from '../../../batch/results/compact.ts';
 import { type PreparedBatch, type RecordDeps, recordBatch } from '../../../batch/submit/record.ts';
 import { PayloadNotFound, type PayloadRef } from '../../../payloads/payload-store.ts';
-import { type Endpoint, shapeOf } from '../endpoints.ts';
+import { type BatchEndpoint, shapeOf } from '../endpoints.ts';
 import { type Fault, fileFaults } from './faults.ts';
-import { type Checked, inputCheck } from './input-check.ts';
+import { type CheckedInput, inputCheck } from './input-check.ts';
 import {
   endCancelled,
   endValidation,
@@ -97,12 +97,12 @@ async function checkInput(
   job: ValidationJob,
   customIds: PayloadRef,
   alive: () => Promise<void>,
-): Promise<Checked> {
+): Promise<CheckedInput> {
   const check = inputCheck(job.endpoint);
   const pace = pacer();
   const input: PayloadRef = { kind: 'input', id: job.object_id };
   const size = await payloads.size(input);
-  let checked: Checked | null = null;
+  let checked: CheckedInput | null = null;
   async function* found(): AsyncGenerator<Buffer> {
     for await (const chunk of payloads.stream(input, 0, size)) {
       await alive();
@@ -124,7 +124,7 @@ function rowOf(job: ValidationJob, customIdsId: string, leftSeconds: number): Pr
     ...job.attribution,
     id: job.id,
     surface: 'openai',
-    shape: shapeOf(job.endpoint as Endpoint),
+    shape: shapeOf(job.endpoint as BatchEndpoint),
     inputId: job.object_id,
     customIdsId,
     anthropicVersion: null,

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { BatchContext, ClaimedItem } from '../../../../lib/model/batch.ts';
 import type { RelayKey } from '../../../../lib/model/catalog.ts';
-import { createJudge, type Verdict } from '../../../../lib/worker/item/judge.ts';
+import { createJudge, type ItemVerdict } from '../../../../lib/worker/item/judge.ts';
 import { catalogOf } from '../../../support/routing-catalog.ts';
 
 const KEY: RelayKey = { id: 'k', name: 'k', hash: 'h', prefix: 'sk-wr-', enabled: true };
@@ -46,7 +46,7 @@ test('nothing that an item may hold makes the judge throw, and every verdict is 
   );
   fc.assert(
     fc.property(body, (bytes) => {
-      const verdict = judge(item, bytes) as Verdict;
+      const verdict = judge(item, bytes) as ItemVerdict;
       if ('judged' in verdict) {
         expect(verdict.judged.body).toBe(bytes);
         expect(verdict.judged.plan.candidates.length).toBeGreaterThan(0);
@@ -72,7 +72,7 @@ test.each<[string, Partial<RelayKey> | null]>([
   ['api key rotated', { hash: 'other' }],
 ])('a credential that is no longer valid: %s', (reason, key) => {
   const judge = createJudge({ catalog: () => catalogWith(key), nowMs: () => 1000 });
-  const verdict = judge(item, Buffer.from('{"model":"gpt-4o"}')) as Verdict;
+  const verdict = judge(item, Buffer.from('{"model":"gpt-4o"}')) as ItemVerdict;
   if (!('outcome' in verdict) || verdict.outcome.kind !== 'final') throw new Error();
   expect(verdict.outcome.error).toBe(`batch item: credential no longer valid: ${reason}`);
   expect(verdict.outcome.usage).toMatchObject({ errorKind: 'credential', status: 0 });

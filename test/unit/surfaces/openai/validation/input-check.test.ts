@@ -5,12 +5,20 @@ import { describe, expect, test } from 'vitest';
 import { atOnce } from '../../../../../lib/base/turns.ts';
 import { MAX_MEMBERS } from '../../../../../lib/json/members.ts';
 import { MAX_FAULTS } from '../../../../../lib/surfaces/openai/validation/faults.ts';
-import { type Checked, inputCheck, MAX_LINE_BYTES } from '../../../../../lib/surfaces/openai/validation/input-check.ts';
+import {
+  type CheckedInput,
+  inputCheck,
+  MAX_LINE_BYTES,
+} from '../../../../../lib/surfaces/openai/validation/input-check.ts';
 
 const CHAT = '/v1/chat/completions';
 const MAX_REQUESTS = 50_000;
 
-function check(input: string | Buffer, cuts: readonly number[] = [], endpoint = CHAT): Checked & { customIds: string } {
+function check(
+  input: string | Buffer,
+  cuts: readonly number[] = [],
+  endpoint = CHAT,
+): CheckedInput & { customIds: string } {
   const bytes = Buffer.from(input as string);
   const checking = inputCheck(endpoint);
   const ids: Buffer[] = [];
@@ -28,9 +36,9 @@ function line(id: unknown, more: object = {}): string {
   return JSON.stringify({ custom_id: id, method: 'POST', url: CHAT, body: { model: 'm' }, ...more });
 }
 
-const codes = (checked: Checked) => checked.faults.map(({ code, param, line: at }) => [code, param, at]);
+const codes = (checked: CheckedInput) => checked.faults.map(({ code, param, line: at }) => [code, param, at]);
 
-function bodies(input: string | Buffer, { items }: Checked): string[] {
+function bodies(input: string | Buffer, { items }: CheckedInput): string[] {
   const bytes = Buffer.from(input as string);
   return Array.from({ length: items.count }, (_, i) =>
     bytes.toString('utf8', items.offsets[i]!, items.offsets[i]! + items.lengths[i]!),
