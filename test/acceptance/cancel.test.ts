@@ -67,7 +67,7 @@ describe.concurrent('a cancel', { timeout: 120_000 }, () => {
     await upstream.waitForRequests(8);
     const answer = await cancel(second, id);
     expect([answer.status, answer.json]).toEqual(CANCELLED);
-    // The next beat would do it too, but only after 5 s.
+    // The next heartbeat would do it too, but only after 5 s.
     const open = async () => upstream.received.filter((request) => !request.closedEarly).length;
     await eventually(open, (n) => n === 0, 3000);
     const status = await finished(first, id);

@@ -58,7 +58,7 @@ describe.concurrent('answers of Postgres that are lost', { timeout: 120_000 }, (
     await finished(server, id);
     await expectRecordedOnce(server, db, id, 1);
     expect(await sentTwice()).toEqual([]);
-    // Nobody was told that it is finished; the sweep finds it all the same.
+    // No event said that it is finished; the sweep finds it all the same.
     const compacted = () => sql<{ results_id: string | null }>(db, 'select results_id from batches', []);
     await eventually(compacted, ([row]) => row!.results_id !== null);
     await expectRecordedOnce(server, db, id, 1);
@@ -157,7 +157,7 @@ describe.concurrent('answers of Postgres that are lost', { timeout: 120_000 }, (
   }) => {
     const { db, proxy, start, sentTwice } = await behindProxy(onTestFinished, { delayMs: 600, speed: 5 });
     const server = await start();
-    // 22 s of the server's time: it gives a statement up after 15.
+    // 22 s of the server's time: it abandons a statement after 15.
     const late = proxy.deliverLate('claim_items', 4400);
     const id = await submit(server, itemsOf(80, 'late'));
     await late;

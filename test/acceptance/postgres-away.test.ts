@@ -5,7 +5,7 @@ import { completed, eventually, expectRecordedOnce, finished, itemsOf, submit } 
 import { startPostgres } from './support/postgres-server.ts';
 import { openScene } from './support/scene.ts';
 
-/** What must not be in a log, whatever became of the database. */
+/** Texts that must not be in a log, whatever happens to the database. */
 function expectCalm(server: ServerProcess): void {
   expect(server.running()).toBe(true);
   expect(server.errors()).not.toMatch(/unhandled|uncaught|\n {4}at /i);

@@ -19,7 +19,7 @@ beforeEach(() => {
   proxy.decide = () => null;
 });
 
-/** What a replica is told of a bucket and a queue of the test's own, both reached through the proxy. */
+/** The settings of a replica with a bucket and a queue of the test's own, both reached through the proxy. */
 async function cloudOf(name: string): Promise<Record<string, string>> {
   await createBucket(aws.endpoint, name);
   const { queueUrl } = aws.faux.createQueue(name);

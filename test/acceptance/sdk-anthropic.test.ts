@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { plaintextOf } from '../support/auth-catalog.ts';
 import { type Service, startService } from '../support/service.ts';
 
-// The official client, changed in nothing but its base URL and key.
+// The official client, with only its base URL and key changed.
 
 let service: Service;
 

@@ -149,7 +149,7 @@ async function replaceByFile(dir: string, part: 'input' | 'segment'): Promise<()
   return () => pointTo(join(dir, 'parts', part));
 }
 
-/** Writes until there is no room for another byte. */
+/** Writes until no room is left for another byte. */
 async function fillUp(path: string): Promise<void> {
   for (let size = MIB; size >= 1; size = Math.floor(size / 4)) {
     for (let failed = false; !failed; ) {

@@ -11,7 +11,7 @@ import { startUpstream, type TestUpstream } from '../support/upstream.ts';
 import { clientsOf, linesOf, resultsOf, uuidOf } from './support/clients.ts';
 
 // Lambda freezes a process when an invocation returns. Here every write of the store takes its time, so that whatever an
-// invocation has only begun is not there yet when the test looks right after it.
+// invocation has only begun does not exist yet when the test looks right after it.
 
 const SLOW_MS = 400;
 

@@ -16,7 +16,7 @@ export interface BatchOptions {
   completionWindowSeconds?: number;
 }
 
-/** Inserts a batch of `count` items as a submit does, without an input object. Gives its id. */
+/** Inserts a batch of `count` items as a submit does, without an input object. Returns its id. */
 export async function makeBatch(db: Database, count: number, options: BatchOptions = {}): Promise<string> {
   const id = uuidv7();
   const spans = options.spans ?? {

@@ -26,7 +26,7 @@ export interface FakeEngine {
   /** While true, calls are taken and never answered. */
   silent: boolean;
   pulled: string[];
-  /** Containers in the order of their making, with what became of each. */
+  /** Containers in the order of their making, each with its end. */
   containers: { request: ContainerRequest; state: 'created' | 'running' | 'stopped' | 'removed' }[];
   close(): Promise<void>;
 }

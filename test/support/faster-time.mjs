@@ -1,5 +1,5 @@
 /**
- * Loaded before the server of a test (`speed` of startServer): in this process the monotonic clock and every timer run
+ * Loaded before the server of a test (`speed` of startServer). In this process the monotonic clock and every timer run
  * RELAY_TEST_SPEED times as fast, and with them each heartbeat, time limit and back-off. Database time is nobody's to
  * scale: leases in it are aged by SQL. The wall clock stays, because tokens and signatures are made of it.
  */

@@ -16,7 +16,7 @@ export interface FaultProxy {
   endpoint: string;
   /** Asked for each request; null passes it on. */
   decide: (method: string, path: string) => Fault | null;
-  /** Faults for the next requests, one each, before `decide` is asked. */
+  /** Faults for the next requests, one each, before `decide` is called. */
   next: Fault[];
   /** `METHOD path` of every request. */
   seen: string[];

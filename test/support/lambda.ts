@@ -37,7 +37,7 @@ export interface Platform {
   lose(): Promise<void>;
   /**
    * The event source: receives and invokes with batch size 1, at most eight at once, each in a container of its own, until
-   * the queue is empty and all have returned. Gives how many invocations there were.
+   * the queue is empty and all have returned. Returns how many invocations there were.
    */
   drain(): Promise<number>;
   /** What functions asked of the store that their roles do not allow; nothing without `roles`. */
@@ -51,7 +51,10 @@ export interface PlatformOptions {
   /** Path of a YAML catalogue. */
   catalog: string;
   env?: Record<string, string>;
-  /** Each function may do with the store what its role in infra/roles.yml allows. Not for a bundle, which has one environment. */
+  /**
+   * Each function may do with the store what its role in infra/roles.yml allows. Not for a bundle, which has one
+   * environment.
+   */
   roles?: boolean;
   /** Functions of a bundle in place of the sources' own. They are one container: one invocation at a time. */
   load?(env: Record<string, string>): Promise<typeof Functions>;

@@ -72,7 +72,7 @@ export function add(state: BucketState, n: number): BucketState {
   return { ...state, used: state.used + n };
 }
 
-/** Gives one request back that was reserved at `atUs`; `state` is rolled. */
+/** Returns one request that was reserved at `atUs`; `state` is rolled. */
 export function giveBack(rule: Rule, state: BucketState, nowUs: number, atUs: number): BucketState {
   if (isLevel(rule)) {
     const left = Math.max(0, 1 - (Math.max(0, nowUs - atUs) * rule.amount) / windowUs(rule));

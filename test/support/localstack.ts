@@ -3,7 +3,7 @@ import type { AwsServer } from './aws.ts';
 /** The last release that asks for no account. */
 const IMAGE = 'localstack/localstack:4.14.0';
 const PORT = 4566;
-/** An engine that is asked for its version and does not answer within this time is none. */
+/** An engine that does not answer the request for its version within this time counts as missing. */
 const ENGINE_MS = 10_000;
 /** From the start of the container, after its image was pulled. */
 const START_MS = 120_000;
@@ -12,7 +12,7 @@ export const LOCALSTACK_HOOK_MS = 900_000;
 
 /**
  * True when a Docker engine answers, on DOCKER_HOST or where engines listen by default (not over ssh). False at once where
- * there is none, after `withinMs` where one is named that stays silent.
+ * nothing is found, after `withinMs` where one is named that stays silent.
  */
 export async function hasDocker(withinMs = ENGINE_MS): Promise<boolean> {
   const { getContainerRuntimeClient } = await import('testcontainers');
@@ -28,8 +28,8 @@ export async function hasDocker(withinMs = ENGINE_MS): Promise<boolean> {
 }
 
 /**
- * LocalStack in a container of its own, on a port that the engine chooses. `stop` removes it; should this process be killed,
- * the engine's own reaper (Ryuk, see TESTCONTAINERS_RYUK_DISABLED) does.
+ * LocalStack in a container of its own, on a port that the engine chooses. `stop` removes it; should this process be
+ * killed, the engine's own reaper (Ryuk, see TESTCONTAINERS_RYUK_DISABLED) does.
  */
 export async function startLocalStack(): Promise<AwsServer> {
   const { GenericContainer, Wait } = await import('testcontainers');

@@ -78,8 +78,9 @@ interface ServeChange extends Pick<ServeOptions, 'guard'> {
 }
 
 /**
- * The native API on a real database and a real file store, with the keys `ann` and `bob` of the policy `p`, `off` of
- * a disabled policy, `none` without one, and `gone`, revoked. There are no workers: tests make items final by SQL.
+ * The native API on a real database and a real file store. Its keys: `ann` and `bob` of the policy `p`, `off` of a
+ * disabled policy, `none` without a policy, and `gone`, which is revoked. There are no workers: tests make items final
+ * by SQL.
  */
 export async function createNativeApi(change: (app: NativeApp) => Partial<NativeApp> = () => ({})): Promise<NativeApi> {
   const database = await createTestDatabase();

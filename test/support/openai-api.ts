@@ -25,7 +25,7 @@ export interface Ending {
   tokens?: Record<string, number>;
 }
 
-/** OpenAI's batch calls on a real database and store. Nothing runs by itself: validation and results are asked for. */
+/** OpenAI's batch calls on a real database and store. Nothing runs by itself: tests start validation and results. */
 export interface OpenaiApi {
   native: NativeApi;
   payloads: PayloadStore;
@@ -37,9 +37,9 @@ export interface OpenaiApi {
   compacted: string[];
   call(way: Way, call: Call): Promise<Answer>;
   sql: NativeApi['sql'];
-  /** Makes a file of an owner and gives its public id. */
+  /** Makes a file of an owner and returns its public id. */
   file(text: string | Buffer, options?: { as?: string; purpose?: FilePurpose }): Promise<string>;
-  /** Creates a batch and gives its object. */
+  /** Creates a batch and returns its object. */
   // biome-ignore lint/suspicious/noExplicitAny: tests look into answers
   create(way: Way, fileId: string, more?: object, headers?: Record<string, string>): Promise<any>;
   // biome-ignore lint/suspicious/noExplicitAny: tests look into answers

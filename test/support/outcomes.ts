@@ -18,7 +18,7 @@ interface Stores {
   payloads: PayloadStore;
 }
 
-/** Makes items final as a group commit would: one segment, one transaction. Gives the segment's id. */
+/** Makes items final as a group commit would: one segment, one transaction. Returns the segment's id. */
 export async function finish({ database, payloads }: Stores, batchId: string, outcomes: Outcome[]): Promise<string> {
   const segment = uuidv7();
   const bodies = outcomes.map((o) => Buffer.from(o.body ?? ''));

@@ -14,7 +14,7 @@ export interface PgBouncer {
   stop(): Promise<void>;
 }
 
-/** From this version on it knows protocol-level prepared statements, and has to be told not to. */
+/** From this version on it knows protocol-level prepared statements, and has to be configured not to. */
 const KNOWS_PREPARED = [1, 21] as const;
 
 /** The version of the `pgbouncer` on the PATH, or null without one. */
@@ -25,7 +25,7 @@ export function pgBouncerVersion(): readonly [number, number] | null {
 }
 
 /**
- * Starts it on a port of its own, with no feature that keeps a session's state: it takes no startup parameter that it does
+ * Starts it on a port of its own, with no feature that keeps a session's state. It takes no startup parameter that it does
  * not know, and has `poolSize` server connections for all clients of a database. `dsn` is a direct one of the server.
  */
 export async function startPgBouncer(dsn: string, { poolSize = 20 } = {}): Promise<PgBouncer> {

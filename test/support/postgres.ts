@@ -11,12 +11,12 @@ const OBJECT_IN_USE = '55006';
 export interface TestDatabase {
   /** Direct, whatever `db` goes through. */
   dsn: string;
-  /** What a service is told of it. */
+  /** The settings of a service for it. */
   postgresEnv: Record<string, string>;
   db: Database;
   /** Runs a statement of the test's own and returns its rows. */
   sql<Row extends pg.QueryResultRow = pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Row[]>;
-  /** Closes the pool and drops the database, whoever is still connected. */
+  /** Closes the pool and drops the database, even with open connections. */
   close(): Promise<void>;
 }
 

@@ -37,9 +37,9 @@ export interface ServerProcess {
   exited: Promise<number | null>;
   /** True until it has ended. */
   running(): boolean;
-  /** kill -9, to the process alone: an embedded Postgres lives on. Resolves when it is gone. */
+  /** kill -9, to the process alone: an embedded Postgres lives on. Resolves when it has ended. */
   kill(): Promise<void>;
-  /** SIGTERM, and waits for the end. Gives the exit code. */
+  /** SIGTERM, and waits for the end. Returns the exit code. */
   stop(): Promise<number | null>;
   /** Resolves when `/healthz` answers 200; rejects when the process ends first. */
   ready(): Promise<void>;

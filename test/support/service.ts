@@ -25,11 +25,11 @@ export interface Service {
   payloadDir: string;
   /** One call; `node` is HTTP to the running server, `lambda` the handlers with an API Gateway event. */
   call(way: Way, call: Call): Promise<Answer>;
-  /** Submits a batch of items given as JSON text (or values) and gives its id. */
+  /** Submits a batch of items given as JSON text (or values) and returns its id. */
   submit(way: Way, items: readonly (string | Buffer | object)[], options?: SubmitOptions): Promise<string>;
   /** Resolves when the batch's last item is final. */
   finished(id: string): Promise<void>;
-  /** Submits, waits for the end, and gives the elements of the results document with its bytes. */
+  /** Submits, waits for the end, and returns the elements of the results document with its bytes. */
   run(way: Way, items: readonly (string | Buffer | object)[], options?: SubmitOptions): Promise<Ran>;
   /** The usage events of a batch by idx, with their routes. */
   events(id: string): Promise<Record<string, unknown>[]>;

@@ -8,8 +8,8 @@ import { answerFor } from '../../demo/answers.ts';
  *
  *   node test/support/upstream-process.ts [--port 0] [--delay-ms 0] [--status 200] [--count-users] [--answer-bytes 0]
  *
- * `GET /stats` gives {"requests","connections","open","maxOpen"}; with --count-users also `users`: how often each value of
- * the body's `"user":"..."` was sent, so that a test can tell what was called twice.
+ * `GET /stats` returns {"requests","connections","open","maxOpen"}; with --count-users also `users`: how often each
+ * value of the body's `"user":"..."` was sent, so that a test can tell what was called twice.
  */
 const { values } = parseArgs({
   options: {

@@ -12,7 +12,7 @@ export interface ReceivedRequest {
   /** Name, value, name, value, as sent. */
   rawHeaders: string[];
   body: Buffer;
-  /** Top-level `model` of the body; empty when there is none. */
+  /** Top-level `model` of the body; empty if it is missing. */
   model: string;
   /** Bearer or x-api-key value; empty without. */
   key: string;

@@ -51,7 +51,7 @@ export function itemsOf(count: number, prefix: string, model: string | ((idx: nu
   return JSON.stringify({ shape: 'openai', requests });
 }
 
-/** Submits and gives the batch's id. */
+/** Submits and returns the batch's id. */
 export async function submit(at: At, body: string): Promise<string> {
   const answer = await call(at, 'POST', '/v1/batches', body);
   expect([answer.status, answer.text]).toEqual([202, expect.any(String)]);
@@ -68,7 +68,7 @@ export async function statusOf(at: At, id: string): Promise<Status> {
   return status;
 }
 
-/** Reads until `holds`, and gives what was read; rejects with the last reading when it never does. */
+/** Reads until `holds`, and returns what was read; rejects with the last reading when it never does. */
 export async function eventually<T>(
   read: () => Promise<T>,
   holds: (value: T) => boolean,
@@ -96,7 +96,7 @@ export const completed = (at: At, id: string, count: number, withinMs?: number):
   until(at, id, (status) => (status.counts.completed ?? 0) >= count, withinMs);
 
 /**
- * What must hold of every finished batch, whatever happened to it: every item final, one usage event an item, no open
+ * What must hold of every finished batch, whatever happened to it. Every item final, one usage event an item, no open
  * item, no concurrency row, results in order with one element an item that says the same as its row.
  */
 export async function expectRecordedOnce(at: At, db: Database, id: string, total: number): Promise<void> {

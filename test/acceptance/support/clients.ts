@@ -4,7 +4,7 @@ import { plaintextOf } from '../../support/auth-catalog.ts';
 import { eventually } from './calls.ts';
 import type { Deployment } from './setups.ts';
 
-/** The official clients on a deployment, changed in nothing but base URL, key and the way that requests take. */
+/** The official clients on a deployment, with only base URL, key and the way of requests changed. */
 export interface Clients {
   openai: OpenAI;
   anthropic: Anthropic;

@@ -46,7 +46,7 @@ export function parseDockerfile(text: string): Stage[] {
 }
 
 /**
- * Does the steps of one stage, and of those it needs, without Docker: each stage gets a directory below `home` as its root,
+ * Does the steps of one stage, and of those it needs, without Docker. Each stage gets a directory below `home` as its root,
  * COPY reads the checkout through `.dockerignore`, RUN runs on this machine with absolute paths moved below the root. The
  * base image is this machine's own, and an `npm ci` of everything is the checkout's node_modules: that is what made them,
  * a minute ago. Rejects when a step fails, or copies what the context does not have.

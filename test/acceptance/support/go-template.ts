@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto';
 import { stringify } from 'yaml';
 
 /**
- * The part of Helm's template language that our chart keeps to, for machines without helm: `define`, `include`, `if`, `with`,
- * `range` over a map, pipelines. Stricter than helm: an unknown function and a missing value are errors.
+ * The part of Helm's template language that our chart keeps to, for machines without helm: `define`, `include`, `if`,
+ * `with`, `range` over a map, pipelines. Stricter than helm: an unknown function and a missing value are errors.
  */
 type Value = unknown;
 type Vars = Record<string, Value>;
@@ -15,7 +15,7 @@ type Node =
 const BLOCKS = ['if', 'with', 'range', 'define'] as const;
 const TOKEN = /"(?:[^"\\]|\\.)*"|[()|]|[^\s()|]+/g;
 
-/** Gives the named templates of `_helpers.tpl`, to be passed to `render`. */
+/** Returns the named templates of `_helpers.tpl`, to be passed to `render`. */
 export function definitions(text: string): Map<string, Node[]> {
   const found = new Map<string, Node[]>();
   for (const node of parse(text)) if (node.kind === 'define') found.set(JSON.parse(node.pipeline), node.body);

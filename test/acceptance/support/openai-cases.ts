@@ -23,7 +23,7 @@ const upload = async (client: OpenAI, lines: readonly string[]) =>
 const create = (client: OpenAI, fileId: string, endpoint: Endpoint = '/v1/chat/completions') =>
   client.batches.create({ input_file_id: fileId, endpoint, completion_window: '24h' });
 
-/** Makes a batch of lines and gives its id. */
+/** Makes a batch of lines and returns its id. */
 const start = async (client: OpenAI, lines: readonly string[], endpoint?: Endpoint): Promise<string> =>
   (await create(client, (await upload(client, lines)).id, endpoint)).id;
 

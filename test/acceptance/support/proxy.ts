@@ -16,7 +16,7 @@ export interface PostgresProxy {
   dsn: string;
   /**
    * Lets Postgres run a statement to its end, swallows the whole answer and closes the connection: the service cannot
-   * know what became of it. Resolves when that has happened `times` times.
+   * know its outcome. Resolves when that has happened `times` times.
    */
   cutAnswers(cut: Cut): Promise<void>;
   /**
@@ -24,7 +24,7 @@ export interface PostgresProxy {
    * service has given its connection up by then. Resolves when Postgres has answered it.
    */
   deliverLate(statement: string, ms: number): Promise<void>;
-  /** From now on the present connections carry nothing, and nobody is told: what a firewall does to an idle one. */
+  /** From now on the present connections carry nothing, and neither side hears of it: a firewall treats idle ones so. */
   fallSilent(): void;
   close(): Promise<void>;
 }

@@ -27,11 +27,11 @@ import { eventually } from './calls.ts';
 
 /** A whole service, however it is deployed, with a way behind the scenes. */
 export interface Deployment extends Setup {
-  /** Answers are one value of at most 6 MB; nothing goes on between two invocations. */
+  /** Answers are one value of at most 6 MB; nothing continues between two invocations. */
   isLambda: boolean;
   /** Runs a statement of the test's own. */
   sql(text: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
-  /** What EventBridge does each minute; in the container the service's own beat does it. */
+  /** What EventBridge does each minute; in the container the service's own heartbeat does it. */
   sweep(): Promise<void>;
   /** What functions asked of the store although their roles do not allow it. */
   denied: readonly string[];

@@ -29,12 +29,12 @@ export function requestsOf(count: number, prefix: string, bytes = 0) {
   }));
 }
 
-/** Uploads the requests as a file, makes a batch of it and gives its id. */
+/** Uploads the requests as a file, makes a batch of it and returns its id. */
 export async function openaiBatch(at: At, requests: ReturnType<typeof requestsOf>): Promise<string> {
   return batchOf(at, await uploadOf(at, requests));
 }
 
-/** Uploads the requests as a file and gives its id. */
+/** Uploads the requests as a file and returns its id. */
 export async function uploadOf(at: At, requests: ReturnType<typeof requestsOf>): Promise<string> {
   const frame = { method: 'POST', url: '/v1/chat/completions' };
   const text = requests.map((request) => JSON.stringify({ ...request, ...frame })).join('\n');
@@ -42,21 +42,21 @@ export async function uploadOf(at: At, requests: ReturnType<typeof requestsOf>):
   return (await openaiAt(at).files.create({ file, purpose: 'batch' })).id;
 }
 
-/** Makes a batch of a file and gives its id. */
+/** Makes a batch of a file and returns its id. */
 export async function batchOf(at: At, fileId: string): Promise<string> {
   const create = { input_file_id: fileId, endpoint: '/v1/chat/completions', completion_window: '24h' } as const;
   return (await openaiAt(at).batches.create(create)).id;
 }
 
-/** Makes a message batch of the requests and gives its id. */
+/** Makes a message batch of the requests and returns its id. */
 export async function messageBatch(at: At, requests: ReturnType<typeof requestsOf>): Promise<string> {
   const all = requests.map(({ custom_id, body }) => ({ custom_id, params: { ...body, max_tokens: 10 } }));
   return (await anthropicAt(at).messages.batches.create({ requests: all })).id;
 }
 
 /**
- * Sends a signal in the moment in which the next object of a kind is being written. Resolves when it is on the look-out; the
- * function that it gives resolves when the signal was sent.
+ * Sends a signal in the moment in which the next object of a kind is being written. Resolves when it is on the
+ * look-out; the function that it returns resolves when the signal was sent.
  */
 export async function strikeAtWrite(
   payloads: string,
@@ -105,7 +105,7 @@ async function expectEventsOnce(db: Database, id: string, total: number): Promis
 }
 
 /**
- * What must hold of a batch of requests that all can be answered, whatever happened to it: it is completed, has one output
+ * What must hold of a batch of requests that all can be answered, whatever happened to it. It is completed, has one output
  * file with one line for each request in their order, no error file, and one usage event for each.
  */
 export async function expectOutputOnce(

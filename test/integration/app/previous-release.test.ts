@@ -254,7 +254,7 @@ test.each(VARIANTS)(
         ['messages-2', 'after: later messages 2'],
       ]);
 
-      // What outlives single batches: the limit's window goes on, a repeated submit finds its batch, an upload its bytes.
+      // What outlives single batches: the limit's window continues, a repeated submit finds its batch, an upload its bytes.
       const windows = await sql(`select used from limit_buckets where anchor_us > 0 and used < 100`);
       expect(windows).toEqual([{ used: left.received + OPEN.length }]);
       expect(await post('/v1/batches', queued.body, { 'Idempotency-Key': queued.idempotencyKey })).toMatchObject({

@@ -43,7 +43,7 @@ async function submitted(body: string): Promise<string> {
 }
 
 describe.each(WAYS)('over %s', (way) => {
-  // A small document is read, of a large one Lambda asks the size and gives a link.
+  // A small document is read, of a large one Lambda asks the size and returns a link.
   test.each(FAULTS)('asks to come again, and to nothing else, while S3 %s', async (_, fault) => {
     const large = `"${'x'.repeat(4_600_000)}"`;
     for (const body of ['"small"', large]) {

@@ -54,7 +54,7 @@ async function control(method: string, path: string, body?: unknown) {
 }
 const idOf = async (plural: string, name: string) => (await control('GET', `/${plural}/${name}`)).metadata.id;
 
-/** Submits two items of which the second starts only after `change`; gives the errors of both. */
+/** Submits two items of which the second starts only after `change`; returns the errors of both. */
 async function changeBetween(way: Way, as: string, change: () => Promise<unknown>) {
   const release = service.upstream.hold();
   service.upstream.forget();
@@ -150,7 +150,7 @@ test('case 39: of replicas that start first together, those of one directory agr
   const root = await mkdtemp(join(tmpdir(), 'relay-shared-'));
   try {
     const checks = ['a', 'a', 'b'].map((name) => createStoreCheck(database.db, createFileStore(join(root, name))));
-    // Whoever comes second may have looked before the first one's marker was there: a start asks again.
+    // A worker that comes second may have looked before the first one's marker was there: a start asks again.
     await Promise.all(checks.map((check) => check()));
     const [one, two, three] = await Promise.all(checks.map((check) => check()));
     expect(one).toBe(two);

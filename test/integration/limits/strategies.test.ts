@@ -278,7 +278,7 @@ describe('token meters', () => {
 describe('refunds', () => {
   const STRATEGIES = ['token-bucket', 'sliding-window', 'fixed-window', 'leaky-bucket', 'session-window'] as const;
 
-  /** Reserves for `n` items, and gives what a refund of each needs. */
+  /** Reserves for `n` items, and returns what a refund of each needs. */
   async function take(n: number, ...rules: BucketRule[]) {
     const requests = items(n, rules);
     const verdicts = await reserve(pg.db, requests, HOLD_S);

@@ -45,7 +45,7 @@ async function pieces(count: number, length = BYTES): Promise<Piece[]> {
 
 const readsOf = (all: Piece[]) => all.map(({ read }) => read);
 
-/** What the thread gives, as soon as it runs (again). */
+/** The thread's answer, as soon as it runs (again). */
 async function many(reads: readonly RangeRead[], from = reader): Promise<ManyRead> {
   for (;;) {
     const given = await from.read(reads);
@@ -54,7 +54,7 @@ async function many(reads: readonly RangeRead[], from = reader): Promise<ManyRea
   }
 }
 
-/** Checks each read that is done, and gives the positions of those that are not. */
+/** Checks each read that is done, and returns the positions of those that are not. */
 function left(given: ManyRead, all: Piece[]): number[] {
   const missing: number[] = [];
   let at = 0;

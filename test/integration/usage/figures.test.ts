@@ -14,7 +14,7 @@ const MINUTE = 60_000;
 const START = Math.floor(Date.now() / MINUTE) * MINUTE - 40 * MINUTE;
 const PERIOD = { from: new Date(START).toISOString(), to: new Date(START + 30 * MINUTE).toISOString() };
 
-/** Batches of which several have the same owner; the last has none, as one whose attribution is gone. */
+/** Batches of which several have the same owner; the last has none, like one whose attribution was deleted. */
 const OWNERS: (AttributionFixture | null)[] = [
   { owner: 'a', policy: 'gold', project: 'site', team: 'web', principalId: 'u1', credentialId: 'k1' },
   { owner: 'a', policy: 'gold', project: 'shop', team: 'web', principalId: 'u1', credentialId: 'k2' },

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Service, type SubmitOptions, startService } from '../../support/service.ts';
 
-// A batch of everything, in each of the three shapes: what usage events say is held against what the upstream really
+// A batch of everything, in each of the three shapes. What usage events say is held against what the upstream really
 // received and answered, and their costs against a calculation of this test's own.
 
 const RATES = { input: 3.75, output: 15, cache_read: 0.3, cache_creation: 4.5, reasoning: 20 };

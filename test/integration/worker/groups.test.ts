@@ -88,7 +88,7 @@ async function start(n: number, change: Partial<GroupCommitDeps> & { total?: num
     };
     commits.add(tenure, final);
   };
-  /** Resolves when what was told fits. */
+  /** Resolves when the reported state fits. */
   const until = (fits: () => boolean) =>
     new Promise<void>((resolve) => {
       const look = () => {
@@ -231,7 +231,7 @@ test('a lease that is lost while it waits drops the group, and claims are no lon
   // An outcome that comes after the end is dropped as well.
   add(0);
   expect([told.dropped, commits.size()]).toEqual([3, 0]);
-  // Under the new id it goes on.
+  // Under the new id it continues.
   await goOn();
   add(0);
   add(1);

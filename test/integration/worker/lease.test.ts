@@ -143,7 +143,7 @@ test('without a beat it claims nothing after 20 s, runs nothing after 30 s, and 
   await until('silent');
   await lease.heartbeatNow();
   expect(told.filter((what) => what === 'silent')).toHaveLength(1);
-  // Back again: it goes on under its own id, but rescues nobody for a while.
+  // Back again: it continues under its own id, but rescues nobody for a while.
   world.away = false;
   await lease.heartbeatNow();
   expect([lease.healthy(), lease.stands(), lease.mayRescue()]).toEqual([true, true, false]);

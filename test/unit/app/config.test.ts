@@ -5,7 +5,7 @@ import { ConfigError } from '../../../lib/base/errors.ts';
 const NAMES = Object.keys(ENVIRONMENT.shape);
 const MASTER_KEY = Buffer.alloc(32, 7).toString('base64');
 
-/** Each variable: a good value, where it goes, and what that gives; values that must be refused. */
+/** Each variable: a good value, where it goes, and the result; values that must be refused. */
 const TABLE: Record<string, { good: [string, keyof Config, unknown][]; bad: string[] }> = {
   RELAY_PG_DSN: {
     good: [

@@ -4,7 +4,7 @@ import { createLog } from '../../../lib/base/log.ts';
 
 const log = createLog('fatal');
 
-/** A part that stops when it is told to, and notes when it was asked and when it had stopped. */
+/** A part that stops on demand, and notes when the stop began and when it ended. */
 function scripted(name: string, phase: StopPhase, events: string[]): { part: Part; letGo: () => void } {
   const { promise, resolve } = Promise.withResolvers<void>();
   const run = async (deadlineMs: number) => {

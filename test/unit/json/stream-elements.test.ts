@@ -14,7 +14,7 @@ import { utf8Check } from '../../../lib/json/utf8.ts';
 
 interface Found {
   fault: StreamFault | null;
-  /** `[offset, text]` of each element of the last array; null without, 'other' when it is none. */
+  /** `[offset, text]` of each element of the last array; null without, 'other' when it is missing. */
   elements: [number, string][] | 'other' | null;
   members: Record<string, unknown>;
 }

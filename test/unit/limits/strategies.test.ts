@@ -40,7 +40,7 @@ const pauses = fc.array(
   { minLength: 1, maxLength: 60 },
 );
 
-/** Sends one request after each pause; gives the times of those that passed, and the bucket at the end. */
+/** Sends one request after each pause; returns the times of those that passed, and the bucket at the end. */
 function run(rule: Rule, waits: readonly number[]): { passed: number[]; state: BucketState; nowUs: number } {
   let state = FRESH;
   let nowUs = START;

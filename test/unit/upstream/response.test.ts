@@ -162,7 +162,7 @@ describe('a compressed body', () => {
     const body = Buffer.alloc(3 * MIB, 'x');
     const decoding = decodeBody('gzip', zlib.gzipSync(body), { maxBytes: 64 * MIB, room });
     await full.promise;
-    // The thread pool has nothing to do for it: whatever else is decoded comes back first.
+    // The thread pool has nothing to do for it: everything else is decoded first.
     await decodeBody('gzip', zlib.gzipSync(body), { maxBytes: 64 * MIB, room: ROOM });
     expect(events).toEqual(['begin', 'full']);
     expect(reserved).toBeLessThanOrEqual(MIB);

@@ -62,7 +62,7 @@ function harness() {
     };
   };
   const end = begin('one');
-  /** Answers the last statement, and lets the loop go on. */
+  /** Answers the last statement, and lets the loop continue. */
   const answer = async (given: Error | { items: ClaimedItem[]; more?: boolean } = { items: [] }) => {
     if (given instanceof Error) answers.at(-1)!.reject(given);
     else answers.at(-1)!.resolve(given);

@@ -92,7 +92,7 @@ function harness(concurrency = 1) {
   return { engine, holdings, claims, claimedIn, runs, finals, givenBack, abandoned, lease, loseLease };
 }
 
-/** Lets everything that is ready to go on go on. */
+/** Lets all ready work continue. */
 const turn = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
 
 test('a stop waits for the claim under way and gives its items back before it says that nothing is held', async () => {

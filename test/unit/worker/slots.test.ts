@@ -43,7 +43,7 @@ function harness(neverTwice = false) {
   return { slots, recorded, forgotten, end, aborted: () => signal?.aborted };
 }
 
-/** What an aborted call with one attempt comes back as. */
+/** The outcome of an aborted call with one attempt. */
 const letGo = released(item, 0, { attempts: 1 });
 const answer = refused(item, 'upstream_error', 'upstream status 400');
 

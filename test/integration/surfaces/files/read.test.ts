@@ -34,7 +34,7 @@ const ownerOf = async (): Promise<string> => {
   return row!.owner as string;
 };
 
-/** A file uploaded over HTTP; gives its public id. */
+/** A file uploaded over HTTP; returns its public id. */
 async function made(bytes: Buffer, { filename = 'in.jsonl', as = 'ann' } = {}): Promise<string> {
   const form = formOf([
     { name: 'purpose', value: 'batch' },

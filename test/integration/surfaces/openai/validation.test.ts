@@ -40,7 +40,7 @@ describe.each(WAYS)('the validation of a batch created by %s', (way) => {
     const text = `\ufeff\n${line('a')}\r\n\n${line('', undefined, { model: 'm', n: 1 })}`;
     const fileId = await api.file(text);
     const { id, created_at } = await api.create(way, fileId);
-    // What becomes of the file does not matter any more.
+    // The file does not matter any more.
     await deleteFile(api.native.database.db, { owner: ownerOf('ann'), id: uuidOfFileId(fileId)! });
     api.native.wakes.length = 0;
     expect(await api.validator.run()).toBe(1);

@@ -143,7 +143,7 @@ describe('readForm', () => {
       },
     );
     await stalled.promise;
-    // Everything that could go on without the taker has gone on when the event loop has turned so often.
+    // Everything that could continue without the taker has gone on when the event loop has turned so often.
     for (let turn = 0; turn < 2000; turn++) await new Promise(setImmediate);
     expect(sent).toBeLessThan(1024 * 1024);
     letGo.resolve();

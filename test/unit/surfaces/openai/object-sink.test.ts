@@ -5,7 +5,7 @@ import { objectSink } from '../../../../lib/surfaces/openai/object-sink.ts';
 
 const REF = { kind: 'output' as const, id: uuidv7() };
 
-/** A store that takes chunks only when it is told to, and may fail after some. */
+/** A store that takes chunks only on demand, and may fail after some. */
 function store({ failAfter = Number.POSITIVE_INFINITY } = {}) {
   const chunks: Buffer[] = [];
   let begun = 0;
