@@ -82,10 +82,9 @@ function announcedBytes(event: ApiEvent): number | null {
 const batchId = () =>
   z
     .string()
-    .refine((id) => parseMessageBatchId(id) !== null)
+    .refine((id) => parseMessageBatchId(id) !== null, 'must be the id of a message batch')
     .transform((id) => parseMessageBatchId(id)!)
-    .optional()
-    .meta({ rule: 'must be the id of a message batch' });
+    .optional();
 
 const LIST_QUERY = z.object({ limit: whole(1, 1000).default(20), after_id: batchId(), before_id: batchId() });
 

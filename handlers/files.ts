@@ -62,11 +62,8 @@ const FILE_PURPOSES = [
 const LIST_QUERY = z.object({
   after: z.string().optional(),
   limit: whole(1, 10_000).default(10_000),
-  order: z.enum(['asc', 'desc']).default('desc').meta({ rule: 'must be asc or desc' }),
-  purpose: z
-    .enum(FILE_PURPOSES)
-    .optional()
-    .meta({ rule: `must be one of ${FILE_PURPOSES.join(', ')}` }),
+  order: z.enum(['asc', 'desc'], 'must be asc or desc').default('desc'),
+  purpose: z.enum(FILE_PURPOSES, `must be one of ${FILE_PURPOSES.join(', ')}`).optional(),
 });
 
 const listFilesEndpoint = endpoint(

@@ -63,9 +63,9 @@ export const submitBatchEndpoint = endpoint(
 );
 
 const LIST_QUERY = z.object({
-  surface: z.literal('relay').meta({ rule: 'must be relay' }),
+  surface: z.literal('relay', 'must be relay'),
   limit: whole(1, 100).default(20),
-  after: z.string().refine(isUuid).optional().meta({ rule: 'must be the id of a batch' }),
+  after: z.string().refine(isUuid, 'must be the id of a batch').optional(),
 });
 
 export const listBatchesEndpoint = endpoint(
@@ -103,10 +103,7 @@ const MAX_PAGE_ITEMS = 10_000;
 const RESULTS_QUERY = z.object({
   after: whole(0, MAX_IDX).optional(),
   limit: whole(1, MAX_PAGE_ITEMS).optional(),
-  state: z
-    .enum(ITEM_STATES)
-    .optional()
-    .meta({ rule: `must be one of ${ITEM_STATES.join(', ')}` }),
+  state: z.enum(ITEM_STATES, `must be one of ${ITEM_STATES.join(', ')}`).optional(),
 });
 
 const getResultsEndpoint = endpoint(

@@ -1,20 +1,12 @@
 import { z } from 'zod';
 import { ApiError } from '../base/errors.ts';
+import { PARAM_AND_RULE, parseBy, wholeText } from '../base/parse.ts';
 
 /** A query parameter that is a whole number. */
-export const whole = (min: number, max: number) =>
-  z
-    .string()
-    .regex(/^\d{1,10}$/)
-    .transform(Number)
-    .pipe(z.number().min(min).max(max))
-    .meta({ rule: `must be a whole number from ${min} to ${max}` });
+export const whole = (min: number, max: number) => wholeText(min, max, 10);
+
 /** A query parameter that is `true` or `false`. */
-export const flag = () =>
-  z
-    .enum(['true', 'false'])
-    .transform((text) => text === 'true')
-    .meta({ rule: 'must be true or false' });
+export const flag = () => z.enum(['true', 'false'], 'must be true or false').transform((text) => text === 'true');
 
 /**
  * Reads a query by its contract. Parameters that it does not name are ignored. Throws 400 `invalid_value` with the
@@ -27,19 +19,7 @@ export function parseQuery<S extends z.ZodObject>(contract: S, query: URLSearchP
     if (values.length > 1) throw new ApiError('invalid_value', `${name} is given twice`, { param: name });
     if (values.length === 1) given[name] = values[0]!;
   }
-  const parsed = contract.safeParse(given);
-  if (parsed.success) return parsed.data;
-  const param = String(parsed.error.issues[0]?.path[0]);
-  if (!(param in given)) throw new ApiError('missing_required_parameter', `${param} is required`, { param });
-  throw new ApiError('invalid_value', `${param} ${ruleOf(contract.shape[param])}`, { param });
-}
-
-function ruleOf(schema: unknown): string {
-  for (let at = schema; at instanceof z.ZodType; at = (at.def as { innerType?: unknown }).innerType) {
-    const rule = at.meta()?.rule;
-    if (typeof rule === 'string') return rule;
-  }
-  return 'is not valid';
+  return parseBy(contract, given, PARAM_AND_RULE);
 }
 
 const PRINTABLE = /^[\x20-\x7e]*$/;

@@ -3,6 +3,7 @@ import { int4, plainArray } from '../db/arrays.ts';
 import type { Db } from '../db/database.ts';
 import { WORKER_LIMIT_MS } from '../db/silence.ts';
 import { type InputColumn, statementInput, table, value } from '../db/statement-input.ts';
+import { uuidOfHex } from '../model/public-id.ts';
 import type { TokenPart, UsageFacts } from '../model/usage-event.ts';
 
 /** One outcome as the commit statement takes it. */
@@ -171,8 +172,7 @@ export function routeId(facts: UsageFacts['route']): string {
     facts.pricing,
     facts.resolvedVia,
   ]);
-  const h = createHash('md5').update(text).digest('hex');
-  return `${h.slice(0, 8)}-${h.slice(8, 12)}-${h.slice(12, 16)}-${h.slice(16, 20)}-${h.slice(20)}`;
+  return uuidOfHex(createHash('md5').update(text).digest('hex'));
 }
 
 /**
