@@ -16,6 +16,7 @@ export const PARSE_MOST_BYTES = 64 * 1024;
 export function classOfStatus(status: number, retryAfterMs: number | null): CallClass {
   if (status >= 200 && status < 300) return 'success';
   if (status === 401) return 'auth';
+  if (status === 402) return 'account';
   if (status === 403) return 'forbidden';
   if (status === 429)
     return retryAfterMs !== null && retryAfterMs > SHORT_RETRY_MS ? 'rate_limit_long' : 'rate_limit_short';

@@ -55,6 +55,7 @@ function item(
     rounds: 0,
     waitedMs: 0,
     loadFailures: 0,
+    failedKey: null,
     ...more,
   };
 }

@@ -1,0 +1,122 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { WAYS } from '../../support/native-api.ts';
+import { type Service, startService } from '../../support/service.ts';
+import { sendStatus } from '../../support/upstream-directives.ts';
+
+// Breakers as owners meet them ("Circuit breakers" in docs/spec/gateway-rules.md).
+
+let service: Service;
+
+beforeAll(async () => {
+  service = await startService();
+});
+afterAll(() => service.close());
+beforeEach(async () => {
+  service.upstream.forget();
+  service.upstream.answerWith(null);
+  for (const key of KEYS) service.upstream.failKey(key, null);
+  await resetAll();
+});
+
+const KEYS = ['sk-host-one', 'sk-host-two'];
+const hostKey = (name: string) => service.app.catalog().hostKeys.get(name)!;
+const resetAll = async () => {
+  for (const name of ['one', 'two']) await service.app.pool.reset(hostKey(name));
+};
+const items = (count: number, model: string) => Array.from({ length: count }, () => ({ model }));
+
+/** The upstream answers 500 to the model `k-poison`, whatever the key. */
+const poison = () =>
+  service.upstream.answerWith(({ path, model }, response) => {
+    sendStatus(response, path, model, model === 'k-poison' ? 500 : 200);
+  });
+
+/** Sets a breaker of the key that ends so many milliseconds from now, and tells the replica. */
+async function openFor(name: string, ms: number, reason = 'rate_limit') {
+  await service.sql(
+    `insert into breakers (breaker_key, reason, open_until)
+      values ($1::text, $2::text, clock_timestamp() + $3::float8 * interval '1 millisecond')`,
+    [hostKey(name).breakerKey, reason, ms],
+  );
+  await service.app.pool.refresh();
+}
+
+const waiting = (id: string) =>
+  service.sql(
+    `select idx, attempts, failed_key, extract(epoch from not_before - clock_timestamp())::float8 as seconds
+      from batch_items where batch_id = $1::uuid and state = 'available' and not_before is not null`,
+    [id],
+  );
+
+describe.each(WAYS)('over %s', (way) => {
+  test('requests that an upstream always answers 500 end no item of another owner', async () => {
+    poison();
+    const bad = await service.submit(way, items(30, 'k-poison'), { as: 'bob' });
+    const { results } = await service.run(way, items(60, 'keyed'));
+    expect(results.map(({ state }) => state)).toEqual(Array(60).fill('completed'));
+    await service.finished(bad);
+    const other = await service.run(way, items(5, 'any'));
+    expect(other.results.every(({ state }) => state === 'completed')).toBe(true);
+  });
+
+  test('one item that fails on both keys, again and again, opens no breaker', async () => {
+    poison();
+    const { results } = await service.run(way, [{ model: 'k-poison' }], { more: { max_attempts: 3 } });
+    expect(results[0]!.error).toBe('batch item: upstream status 500');
+    expect(service.upstream.countOf('key', KEYS[0]!)).toBe(3);
+    expect(await service.sql('select * from breakers')).toEqual([]);
+  });
+
+  test('a released item remembers the key that it failed on, and that there were two', async () => {
+    const released = async (ways: string[]) => {
+      for (const key of KEYS) service.upstream.failKey(key, ways.includes(key) ? 500 : null);
+      const id = await service.submit(way, [{ model: 'keyed' }], { more: { max_attempts: 10 } });
+      const [item] = await vi.waitUntil(async () => {
+        const rows = await waiting(id);
+        return rows.length > 0 ? rows : null;
+      });
+      await service.call(way, { method: 'POST', path: `/v1/batches/${id}/cancel` });
+      return item!.failed_key;
+    };
+    await openFor('two', 60_000);
+    expect(await released([KEYS[0]!])).toBe(hostKey('one').breakerKey);
+    await resetAll();
+    expect(await released(KEYS)).toBe('*');
+  });
+
+  test.each([401, 402])('after a %i of the only key items wait, and with on_limit fail they end', async (status) => {
+    await openFor('two', 0, 'rate_limit');
+    await service.sql(`update breakers set reason = 'auth', open_until = null`);
+    await service.app.pool.refresh();
+    service.upstream.failKey(KEYS[0]!, status);
+    const id = await service.submit(way, items(20, 'keyed'), { more: { on_limit: 'wait' } });
+    await vi.waitUntil(async () => (await waiting(id)).length === 20);
+    // At most what was in the slots has called.
+    expect(service.upstream.received.length).toBeLessThanOrEqual(8);
+    for (const { seconds } of await waiting(id)) expect(seconds).toBeGreaterThan(30);
+    service.upstream.forget();
+    const { results } = await service.run(way, items(3, 'keyed'));
+    expect(results.map(({ error }) => error)).toEqual(Array(3).fill('batch item: no healthy keys in pool'));
+    expect(service.upstream.received).toHaveLength(0);
+    await service.call(way, { method: 'POST', path: `/v1/batches/${id}/cancel` });
+    await service.finished(id);
+  });
+
+  test.each([401, 402, 403])(
+    'a probe that is refused with %i goes on to the next key, and waits for it',
+    async (status) => {
+      service.upstream.failKey(KEYS[0]!, status);
+      await openFor('one', 0);
+      const next = await service.run(way, [{ model: 'keyed' }]);
+      expect(next.results[0]!.state).toBe('completed');
+      expect(service.upstream.received.map(({ key }) => key)).toEqual(KEYS);
+      await resetAll();
+      service.upstream.forget();
+      await openFor('one', 0);
+      await openFor('two', 1500);
+      const later = await service.run(way, [{ model: 'keyed' }]);
+      expect(later.results[0]!.state).toBe('completed');
+      expect(service.upstream.received.map(({ key }) => key)).toEqual(KEYS);
+    },
+  );
+});
