@@ -86,6 +86,12 @@ export interface ClaimedItem {
    * were two; null without such a failure.
    */
   failedKey: string | null;
+  /**
+   * Rounds that ended in a 5xx, a broken connection or a bad response, and the milliseconds since the first of them was
+   * recorded (null without one).
+   */
+  failedRounds: number;
+  failingForMs: number | null;
 }
 
 /** An item that failed on two keys is suspect: the fault is likely its own. */

@@ -39,6 +39,12 @@ const RETRYABLE: ReadonlySet<CallClass> = new Set<CallClass>([
   'unreachable',
 ]);
 
+/** Classes of the failed rounds that end an item of the SDK surfaces ("How items of the SDK surfaces run"). */
+const FAILED_ROUND: ReadonlySet<CallClass> = new Set<CallClass>(['server_error', 'network', 'bad_response']);
+/** Failed rounds after which such an item ends: while others of its model succeed, and anyhow. */
+const MAX_FAILED_BESIDE_OTHERS = 6;
+const MAX_FAILED = 12;
+
 /** One run of an item, as far as it got. */
 export interface Run {
   entry: PreparedItem;
@@ -54,6 +60,8 @@ export interface Run {
   probeRefused: boolean;
   /** As of the item, with what this run added. */
   failedKey: string | null;
+  /** Others of its model succeeded since the item's first failed round. */
+  othersSucceed: boolean;
   /** Monotonic ms. */
   deadline: number;
   /** Why a key's tier refused, when one did. */
@@ -91,11 +99,16 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
     if (paused !== null) return paused;
   }
   const rounds = item.rounds + 1;
-  if (RETRYABLE.has(last.result.class) && rounds < item.batch.maxAttempts) {
+  if (RETRYABLE.has(last.result.class) && rounds < item.batch.maxAttempts && !hasFailedEnough(run)) {
     const backOff = Math.min(ROUND_MAX_MS, ROUND_BASE_MS * 2 ** item.rounds) * (0.5 + Math.random());
     const reason = last.result.class === 'unreachable' ? 'host_down' : 'retry_pause';
     const wait: Wait = { reason, text: failure.text };
-    return released(item, Math.max(backOff, last.result.retryAfterMs ?? 0), { ...spent, rounds, wait });
+    return released(item, Math.max(backOff, last.result.retryAfterMs ?? 0), {
+      ...spent,
+      rounds,
+      failedRounds: failedRoundsOf(run),
+      wait,
+    });
   }
   return {
     kind: 'final',
@@ -106,6 +119,24 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
     usage: facts(run, last, failure.errorKind, failure.text),
     charged: run.charged,
   };
+}
+
+/** The failed rounds of the item with this one. */
+function failedRoundsOf({ entry, last }: Run): number {
+  return entry.item.failedRounds + (last !== null && FAILED_ROUND.has(last.result.class) ? 1 : 0);
+}
+
+/** On the native surface `max_attempts` alone decides; 429 and unreachable hosts end nothing on the SDK surfaces. */
+function hasFailedEnough(run: Run): boolean {
+  if (!mayEndByRounds(run)) return false;
+  return run.othersSucceed || failedRoundsOf(run) >= MAX_FAILED;
+}
+
+/** Whether the success of others would end the item: only then they are looked up. */
+export function mayEndByRounds(run: Run): boolean {
+  const { entry, last } = run;
+  if (entry.item.batch.surface === 'relay' || last === null || !FAILED_ROUND.has(last.result.class)) return false;
+  return failedRoundsOf(run) >= MAX_FAILED_BESIDE_OTHERS;
 }
 
 /** Shorter values are no secrets, and could stand in any text. */

@@ -20,6 +20,7 @@ export type Outcome =
       delayMs: number;
       attempts: number;
       rounds: number;
+      failedRounds: number;
       waitedMs: number;
       loadFailed: boolean;
       /** As of the item, with what this run added. */
@@ -101,6 +102,7 @@ export function released(
     delayMs,
     attempts: spent.attempts ?? item.attempts,
     rounds: spent.rounds ?? item.rounds,
+    failedRounds: spent.failedRounds ?? item.failedRounds,
     waitedMs: spent.waitedMs ?? item.waitedMs,
     loadFailed: spent.loadFailed ?? false,
     failedKey: spent.failedKey ?? item.failedKey,

@@ -10,7 +10,8 @@ import { nextBinding, nextKey } from '../../upstream/attempt-policy.ts';
 import type { CallResult, UpstreamClient } from '../../upstream/call-result.ts';
 import { callTarget } from '../../upstream/call-target.ts';
 import { replaceModel } from '../../upstream/item-body.ts';
-import { conclude, type Run, tellsKey } from './conclude.ts';
+import type { Successes } from '../../usage/successes.ts';
+import { conclude, mayEndByRounds, type Run, tellsKey } from './conclude.ts';
 import type { Judge, PreparedItem } from './judge.ts';
 import { type Outcome, released } from './outcome.ts';
 import { type Limits, limitRefusal } from './prepare.ts';
@@ -35,6 +36,7 @@ export interface RunDeps {
   nowMs(): number;
   itemTimeoutMs: number;
   observe(host: string, result: CallResult): void;
+  successes: Successes;
   /** Reserves an item whose limits wait for the slot; returns its outcome when they refuse it. */
   reserveNow(entry: PreparedItem): Promise<Outcome | null>;
 }
@@ -74,6 +76,7 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
     tellsKey: false,
     probeRefused: false,
     failedKey: entry.item.failedKey,
+    othersSucceed: false,
     deadline: deps.clock.monotonic() + deps.itemTimeoutMs,
     refusal: null,
     charged: entry.reserved === null ? [] : [...entry.reserved.rules],
@@ -86,6 +89,7 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
   if (run.last !== null && run.last.result.class !== 'success') {
     run.tellsKey = await inTurns(tellsKey(run), run.last.result.body?.length ?? 0);
   }
+  if (mayEndByRounds(run)) run.othersSucceed = await othersSucceed(deps, run);
   try {
     outcome = conclude({ ...deps, aborted: signal.aborted }, run);
     return outcome;
@@ -128,6 +132,17 @@ async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signa
     return !nextBinding(result.class);
   }
   return false;
+}
+
+/** While the database does not answer, the item continues. */
+async function othersSucceed(deps: RunDeps, { entry }: Run): Promise<boolean> {
+  const { failingForMs } = entry.item;
+  if (failingForMs === null) return false;
+  try {
+    return await deps.successes.within(entry.plan.model.name, failingForMs);
+  } catch {
+    return false;
+  }
 }
 
 /** What the outcome says of the item itself, over all of its runs. */

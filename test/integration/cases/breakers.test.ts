@@ -41,6 +41,8 @@ async function openFor(name: string, ms: number, reason = 'rate_limit') {
   await service.app.pool.refresh();
 }
 
+const until = <T>(condition: () => Promise<T>) => vi.waitUntil(condition, { timeout: 20_000, interval: 20 });
+
 const waiting = (id: string) =>
   service.sql(
     `select idx, attempts, failed_key, extract(epoch from not_before - clock_timestamp())::float8 as seconds
@@ -71,7 +73,7 @@ describe.each(WAYS)('over %s', (way) => {
     const released = async (ways: string[]) => {
       for (const key of KEYS) service.upstream.failKey(key, ways.includes(key) ? 500 : null);
       const id = await service.submit(way, [{ model: 'keyed' }], { more: { max_attempts: 10 } });
-      const [item] = await vi.waitUntil(async () => {
+      const [item] = await until(async () => {
         const rows = await waiting(id);
         return rows.length > 0 ? rows : null;
       });
@@ -90,7 +92,7 @@ describe.each(WAYS)('over %s', (way) => {
     await service.app.pool.refresh();
     service.upstream.failKey(KEYS[0]!, status);
     const id = await service.submit(way, items(20, 'keyed'), { more: { on_limit: 'wait' } });
-    await vi.waitUntil(async () => (await waiting(id)).length === 20);
+    await until(async () => (await waiting(id)).length === 20);
     // At most what was in the slots has called.
     expect(service.upstream.received.length).toBeLessThanOrEqual(8);
     for (const { seconds } of await waiting(id)) expect(seconds).toBeGreaterThan(30);

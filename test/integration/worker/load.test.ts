@@ -56,6 +56,8 @@ function item(
     waitedMs: 0,
     loadFailures: 0,
     failedKey: null,
+    failedRounds: 0,
+    failingForMs: null,
     ...more,
   };
 }

@@ -25,6 +25,8 @@ function item(batchId: string, idx: number, more: Partial<ClaimedItem> & { owner
     waitedMs: 0,
     loadFailures: 0,
     failedKey: null,
+    failedRounds: 0,
+    failingForMs: null,
     ...rest,
   };
 }

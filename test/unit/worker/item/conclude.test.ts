@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { systemClock } from '../../../../lib/base/clock.ts';
 import { atOnce } from '../../../../lib/base/turns.ts';
 import type { BreakerReason } from '../../../../lib/keypool/breaker.ts';
@@ -60,6 +60,7 @@ interface Given {
   probeRefused?: boolean;
   anonymous?: boolean;
   failedKey?: string;
+  othersSucceed?: boolean;
   refusal?: Outcome;
   late?: boolean;
 }
@@ -78,6 +79,8 @@ function concluded(given: Given): Outcome {
     waitedMs: 0,
     loadFailures: 0,
     failedKey: null,
+    failedRounds: 0,
+    failingForMs: null,
     ...given.item,
   };
   const plan = {
@@ -97,6 +100,7 @@ function concluded(given: Given): Outcome {
     tellsKey: false,
     probeRefused: given.probeRefused ?? false,
     failedKey: given.failedKey ?? null,
+    othersSucceed: given.othersSucceed ?? false,
     charged: [],
   };
   run.tellsKey = atOnce(tellsKey(run));
@@ -301,4 +305,41 @@ test('a released item says why it waits, and what it failed on', () => {
   expect(waits({ aborted: true })).toBeNull();
   const failed = concluded({ last: result('network'), batch: { maxAttempts: 5 }, failedKey: 'k1' });
   expect(failed).toMatchObject({ kind: 'released', failedKey: 'k1' });
+});
+
+describe('on the SDK surfaces', () => {
+  const sdk = { surface: 'openai', maxAttempts: 32_767, onLimit: 'wait' as const };
+  const ended = (failedRounds: number, callClass: CallClass, more: Partial<Given> = {}) =>
+    concluded({ last: result(callClass, { status: 500 }), batch: sdk, item: { rounds: 3, failedRounds }, ...more });
+
+  test.each<CallClass>(['server_error', 'network'])('%s ends an item in its 12th failed round', (callClass) => {
+    expect(ended(0, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 1 });
+    expect(ended(10, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 11 });
+    expect(ended(11, callClass)).toMatchObject({ kind: 'final', state: 'discarded', response: BODY });
+  });
+
+  test('and in its sixth while others of its model succeed', () => {
+    const others = { othersSucceed: true };
+    expect(ended(4, 'server_error', { othersSucceed: false })).toMatchObject({ kind: 'released', failedRounds: 5 });
+    const sixth = ended(5, 'server_error', others);
+    expect(sixth).toMatchObject({ kind: 'final', error: 'batch item: upstream status 500', usage: { status: 500 } });
+  });
+
+  test.each<CallClass>(['rate_limit_short', 'rate_limit_long', 'unreachable'])(
+    '%s counts as no failed round',
+    (cls) => {
+      expect(ended(50, cls, { othersSucceed: true })).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 50 });
+    },
+  );
+
+  test('a wait and a stop count as none', () => {
+    const waits = { batch: sdk, item: { failedRounds: 7 }, reopens: 5 };
+    expect(concluded(waits)).toMatchObject({ kind: 'released', failedRounds: 7 });
+    expect(ended(7, 'aborted', { aborted: true })).toMatchObject({ kind: 'released', failedRounds: 7 });
+  });
+
+  test('native batches have max_attempts alone', () => {
+    const native = { batch: { maxAttempts: 32_767 }, othersSucceed: true };
+    expect(ended(99, 'server_error', native)).toMatchObject({ kind: 'released' });
+  });
 });
