@@ -4,7 +4,7 @@ import type { BreakerReason } from './breaker.ts';
 import type { Failure } from './failures.ts';
 
 // Every statement below is a transaction of its own and turns the wait for the disk off in it: a crash of Postgres may
-// forget the last moments of breakers. The clock is read once, beside that. The statements mirror the rules of
+// forget the last moments of breakers. The clock is read once, beside that. Failures are locked before breakers. The statements mirror the rules of
 // lib/keypool/breaker.ts, to the step, and ignore by themselves what changes nothing.
 
 /** A breaker that is not closed, or the failures of one that is. Milliseconds count from the moment of the read. */
@@ -287,6 +287,7 @@ export async function closeBreaker(
       forgotten as (
         delete from breaker_failures f using t
         where breaker_key = $1::text and model = $2::text and not exists (select from unnest(f.seen_at) as s where s > t.seen)
+        returning 1
       ),
       kept as (
         update breaker_failures f set (batches, idxs, seen_at) = (
@@ -296,9 +297,11 @@ export async function closeBreaker(
         )
         from t
         where breaker_key = $1::text and model = $2::text and exists (select from unnest(f.seen_at) as s where s > t.seen)
+        returning 1
       )
       delete from breakers using t
-      where breaker_key = $1::text and model in ('', $2::text) and opened_at <= t.seen
+      where (select count(*) from forgotten) + (select count(*) from kept) >= 0
+        and breaker_key = $1::text and model in ('', $2::text) and opened_at <= t.seen
         and reason not in ('auth', 'forbidden') and (reason <> 'account' or probe_id = $4::uuid)`,
     values: [call.breakerKey, model, call.ageMs, call.probeId],
   });
@@ -342,16 +345,27 @@ export async function releaseProbe(db: Db, breakerKey: string, probeId: string, 
 }
 
 /**
- * Closes everything of a key, its models too, and tells the replicas (`lib/queue/postgres.ts` listens). Durable: an admin
- * asked for it.
+ * Closes everything of a key, its models too, and tells the replicas (`lib/queue/postgres.ts` listens). Items that have
+ * waited for breakers look again at once. Durable: an admin asked for it.
  */
 export async function deleteBreakers(db: Db, breakerKey: string): Promise<void> {
   await db.query({
     name: 'delete_breakers',
     text: `
-      with gone as (delete from breakers where breaker_key = $1::text),
-      forgotten as (delete from breaker_failures where breaker_key = $1::text)
-      select pg_notify($2::text, '')`,
-    values: [breakerKey, CHANNELS.breakers],
+      with forgotten as (delete from breaker_failures where breaker_key = $1::text returning 1),
+      gone as (
+        delete from breakers where (select count(*) from forgotten) >= 0 and breaker_key = $1::text
+      ),
+      waiting as (
+        select batch_id, idx from batch_items
+        where not_before > clock_timestamp() and waited_ms > 0
+        order by batch_id, idx for update skip locked
+      ),
+      woken as (
+        update batch_items as item set not_before = clock_timestamp()
+        from waiting w where item.batch_id = w.batch_id and item.idx = w.idx and item.state = 'available'
+      )
+      select pg_notify($2::text, ''), pg_notify($3::text, 'work')`,
+    values: [breakerKey, CHANNELS.breakers, CHANNELS.wake],
   });
 }

@@ -77,7 +77,7 @@ export interface KeyPool {
   ): void;
   /** An item that found no key waits this long, if its time limit allows it. */
   reopening(plan: RoutePlan, owner: string): Reopening;
-  /** Closes the breakers of a key, for all replicas (they see it within a second). */
+  /** Closes the breakers of a key, for all replicas (they see it within a second). Waiting items look again at once. */
   reset(key: HostKey): Promise<void>;
   /** Writes what is not yet in Postgres. Call it before the process ends. */
   flush(): Promise<void>;

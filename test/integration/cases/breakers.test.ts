@@ -1,7 +1,8 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { keyHealth } from '../../../lib/keypool/health.ts';
 import { WAYS } from '../../support/native-api.ts';
 import { type Service, startService } from '../../support/service.ts';
-import { sendStatus } from '../../support/upstream-directives.ts';
+import { send, sendStatus } from '../../support/upstream-directives.ts';
 
 // Breakers as owners meet them ("Circuit breakers" in docs/spec/gateway-rules.md).
 
@@ -121,4 +122,38 @@ describe.each(WAYS)('over %s', (way) => {
       expect(service.upstream.received.map(({ key }) => key)).toEqual(KEYS);
     },
   );
+
+  test.each([
+    [
+      429,
+      '{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}',
+    ],
+    [
+      400,
+      '{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access"}}',
+    ],
+  ])('a %i without credit leaves the items to the next key, and rests its own', async (status, body) => {
+    let spent: readonly string[] = [KEYS[0]!];
+    service.upstream.answerWith(({ path, model, key }, response) => {
+      if (spent.includes(key)) send(response, status, body);
+      else sendStatus(response, path, model, 200);
+    });
+    const { results } = await service.run(way, items(20, 'keyed'));
+    expect(results.map(({ state }) => state)).toEqual(Array(20).fill('completed'));
+    expect(service.upstream.countOf('key', KEYS[0]!)).toBeLessThanOrEqual(8);
+    const health = await keyHealth(service.app.db, hostKey('one'));
+    expect(health).toMatchObject({ state: 'open', reason: 'account', models: [] });
+
+    // Without the other key they wait for the next try, and make no call until then.
+    spent = KEYS;
+    const id = await service.submit(way, items(20, 'keyed'), { more: { on_limit: 'wait' } });
+    await until(async () => (await waiting(id)).length === 20);
+    for (const { seconds } of await waiting(id)) expect(seconds).toBeGreaterThan(500);
+    expect(service.upstream.countOf('key', KEYS[1]!)).toBeLessThanOrEqual(20 + 8);
+    spent = [];
+    await resetAll(); // wakes them
+    await service.finished(id);
+    const { json } = await service.call(way, { path: `/v1/batches/${id}?items=false` });
+    expect(json.counts).toEqual({ completed: 20 });
+  });
 });

@@ -11,9 +11,15 @@ let service: Service;
 beforeEach(async () => {
   service.upstream.forget();
   service.upstream.answerWith(null);
-  await service.sql('delete from batches');
+  for (const table of ['batch_items', 'batches']) await service.sql(`delete from ${table}`);
   await service.sql('delete from usage_events');
 });
+
+const KEYED_ANTHROPIC = `---
+kind: Binding
+metadata: {name: keyed-anthropic}
+spec: {model: keyed, host: keyed, adapter: anthropic}
+`;
 
 /** Creates a batch of one item a model; the names of the models are the ids. */
 const SURFACES: Record<string, (way: Way, models: readonly string[]) => Promise<void>> = {
@@ -61,7 +67,7 @@ describe.each(WAYS)('over %s', (way) => {
   describe.each(Object.keys(SURFACES))('on the surface %s', (surface) => {
     const create = SURFACES[surface]!;
     beforeAll(async () => {
-      service = await startService();
+      service = await startService({ catalog: KEYED_ANTHROPIC });
     });
     afterAll(() => service.close());
 
@@ -90,6 +96,27 @@ describe.each(WAYS)('over %s', (way) => {
       await endOf('any');
       await create(way, ['status-500']);
       expect(await endOf('status-500')).toMatchObject({ attempts: 12 });
+    });
+
+    test.each([401, 402])('a %i on every key makes it wait, and a reset ends the wait', async (status) => {
+      const keys = ['sk-host-one', 'sk-host-two'];
+      for (const key of keys) service.upstream.failKey(key, status);
+      await create(way, ['keyed']);
+      const waiting = await vi.waitUntil(
+        async () => (await service.sql('select attempts, failed_rounds from batch_items where waited_ms > 0'))[0],
+        { timeout: 20_000, interval: 20 },
+      );
+      expect(waiting).toEqual({ attempts: 2, failed_rounds: 0 });
+      for (const key of keys) service.upstream.failKey(key, null);
+      for (const name of ['one', 'two']) await service.app.pool.reset(service.app.catalog().hostKeys.get(name)!);
+      const [event] = await vi.waitUntil(
+        async () => {
+          const events = await service.sql('select status, attempts, error_kind from usage_events');
+          return events.length > 0 ? events : null;
+        },
+        { timeout: 20_000, interval: 20 },
+      );
+      expect(event).toEqual({ status: 200, attempts: 3, error_kind: null });
     });
 
     test('429s do not end it', async () => {
