@@ -345,8 +345,8 @@ export async function releaseProbe(db: Db, breakerKey: string, probeId: string, 
 }
 
 /**
- * Closes everything of a key, its models too, and tells the replicas (`lib/queue/postgres.ts` listens). Items that have
- * waited for breakers look again at once. Durable: an admin asked for it.
+ * Closes everything of a key, its models too, and tells the replicas (`lib/queue/postgres.ts` listens). Durable: an admin
+ * asked for it.
  */
 export async function deleteBreakers(db: Db, breakerKey: string): Promise<void> {
   await db.query({
@@ -355,8 +355,18 @@ export async function deleteBreakers(db: Db, breakerKey: string): Promise<void> 
       with forgotten as (delete from breaker_failures where breaker_key = $1::text returning 1),
       gone as (
         delete from breakers where (select count(*) from forgotten) >= 0 and breaker_key = $1::text
-      ),
-      waiting as (
+      )
+      select pg_notify($2::text, '')`,
+    values: [breakerKey, CHANNELS.breakers],
+  });
+}
+
+/** Items that have waited for breakers look again at once. Those that no key serves yet wait again, without a call. */
+export async function wakeWaiting(db: Db): Promise<void> {
+  await db.query({
+    name: 'wake_waiting',
+    text: `
+      with waiting as (
         select batch_id, idx from batch_items
         where not_before > clock_timestamp() and waited_ms > 0
         order by batch_id, idx for update skip locked
@@ -364,8 +374,9 @@ export async function deleteBreakers(db: Db, breakerKey: string): Promise<void> 
       woken as (
         update batch_items as item set not_before = clock_timestamp()
         from waiting w where item.batch_id = w.batch_id and item.idx = w.idx and item.state = 'available'
+        returning 1
       )
-      select pg_notify($2::text, ''), pg_notify($3::text, 'work')`,
-    values: [breakerKey, CHANNELS.breakers, CHANNELS.wake],
+      select pg_notify($1::text, 'work') from (select count(*) as n from woken) as all_woken where n > 0`,
+    values: [CHANNELS.wake],
   });
 }

@@ -7,7 +7,7 @@ import type { Candidate, RoutePlan } from '../routing/plan.ts';
 import type { CallClass, CallResult } from '../upstream/call-result.ts';
 import { BREAKER_EFFECTS, type BreakerReason, MAX_RETRY_AFTER_MS } from './breaker.ts';
 import { createBreakerCache, type KeyHealth, PROBE_RETRY_MS, type ReadBreaker } from './breaker-cache.ts';
-import { type BreakerRow, readBreakers, releaseProbe, takeProbe } from './breakers.sql.ts';
+import { type BreakerRow, readBreakers, releaseProbe, takeProbe, wakeWaiting } from './breakers.sql.ts';
 import { drawForClaim, orderKeys, type Turn } from './draw.ts';
 import { createCallLog, parseFailures } from './failures.ts';
 import { resetKey } from './health.ts';
@@ -77,6 +77,8 @@ export interface KeyPool {
   ): void;
   /** An item that found no key waits this long, if its time limit allows it. */
   reopening(plan: RoutePlan, owner: string): Reopening;
+  /** There is a new value of a key: items that wait for breakers look again at once. A failure is logged. */
+  wakeWaiting(): Promise<void>;
   /** Closes the breakers of a key, for all replicas (they see it within a second). Waiting items look again at once. */
   reset(key: HostKey): Promise<void>;
   /** Writes what is not yet in Postgres. Call it before the process ends. */
@@ -244,6 +246,14 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
       writes.drop(key.breakerKey);
       await resetKey(db, key);
       breakers.forget(key.breakerKey);
+      await pool.wakeWaiting();
+    },
+    async wakeWaiting() {
+      try {
+        await wakeWaiting(db);
+      } catch (error) {
+        log.warn({ err: reasonOf(error) }, 'items that wait for breakers not woken');
+      }
     },
     flush: writes.flush,
   };

@@ -8,14 +8,32 @@ import { send, sendStatus } from '../../support/upstream-directives.ts';
 
 let service: Service;
 
+const ADMIN = 'admin-token-of-this-test';
+const SOLO = `---
+kind: HostKey
+metadata: {name: solo}
+spec: {host: keyed, valueFrom: {kind: stored}, value: sk-old-value}
+---
+kind: Policy
+metadata: {name: solo}
+spec: {hostKeys: [solo]}
+---
+kind: Key
+metadata: {name: eve}
+spec: {policy: solo, valueFrom: {kind: env, env: TEST_KEY_EVE}}
+`;
+
 beforeAll(async () => {
-  service = await startService();
+  const masterKey = Buffer.alloc(32, 7).toString('base64');
+  const env = { RELAY_CONTROL_PORT: '0', RELAY_ADMIN_TOKEN: ADMIN, RELAY_MASTER_KEY: masterKey };
+  service = await startService({ catalog: SOLO, env });
 });
 afterAll(() => service.close());
 beforeEach(async () => {
   service.upstream.forget();
   service.upstream.answerWith(null);
   for (const key of KEYS) service.upstream.failKey(key, null);
+  await service.sql('delete from breakers');
   await resetAll();
 });
 
@@ -25,6 +43,17 @@ const resetAll = async () => {
   for (const name of ['one', 'two']) await service.app.pool.reset(hostKey(name));
 };
 const items = (count: number, model: string) => Array.from({ length: count }, () => ({ model }));
+
+async function control(method: string, path: string, body?: object) {
+  const response = await fetch(`http://127.0.0.1:${service.server.controlPort}/api${path}`, {
+    method,
+    headers: { authorization: `Bearer ${ADMIN}`, 'content-type': 'application/json' },
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  expect([method, path, response.ok, text]).toEqual([method, path, true, text]);
+  return JSON.parse(text);
+}
 
 /** The upstream answers 500 to the model `k-poison`, whatever the key. */
 const poison = () =>
@@ -155,5 +184,24 @@ describe.each(WAYS)('over %s', (way) => {
     await service.finished(id);
     const { json } = await service.call(way, { path: `/v1/batches/${id}?items=false` });
     expect(json.counts).toEqual({ completed: 20 });
+  });
+
+  test('a new value of the only key ends the wait, and health shows the new one', async () => {
+    const value = `sk-new-value-${way}`;
+    service.upstream.answerWith(({ path, model, key }, response) => {
+      sendStatus(response, path, model, key === value ? 200 : 401);
+    });
+    const id = await service.submit(way, items(3, 'keyed'), { as: 'eve', more: { on_limit: 'wait' } });
+    await until(async () => (await waiting(id)).length === 3);
+    expect(await control('GET', '/host-keys/solo/health')).toMatchObject({ state: 'open', reason: 'auth', models: [] });
+    const { metadata } = await control('GET', '/host-keys/solo');
+    await control('PUT', `/host-keys/by-id/${metadata.id}`, {
+      metadata: { name: 'solo' },
+      spec: { host: 'keyed', valueFrom: { kind: 'stored' }, value },
+    });
+    await service.finished(id);
+    const states = await service.sql('select state from batch_items where batch_id = $1::uuid', [id]);
+    expect(states).toEqual(Array(3).fill({ state: 'completed' }));
+    expect(await control('GET', '/host-keys/solo/health')).toMatchObject({ state: 'closed' });
   });
 });
