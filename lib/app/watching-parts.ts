@@ -1,5 +1,6 @@
 import type { SQSEvent } from 'aws-lambda';
 import { sleep } from '../base/clock.ts';
+import type { Catalog } from '../model/catalog.ts';
 import { createListener } from '../queue/postgres.ts';
 import { awsOf } from './clients.ts';
 import type { Foundation, WakeTarget } from './foundation.ts';
@@ -24,6 +25,7 @@ export function watchingParts(foundation: Foundation, readiness: Readiness, targ
     },
     onBreakers: () => void shared.pool.refresh(),
   });
+  shared.catalogCache.onChange(onNewKeys(() => void shared.pool.wakeWaiting()));
   const storeWatch = watchStore(readiness.done, stopping, async () => {
     const fault = await shared.checkStore();
     readiness.degrade(fault);
@@ -36,6 +38,17 @@ export function watchingParts(foundation: Foundation, readiness: Readiness, targ
     { name: 'payload store watch', stop: { phase: 'work', run: () => storeWatch } },
     { name: 'listener', stop: { phase: 'connections', run: listener.stop } },
   ];
+}
+
+/** Calls `act` for a catalogue with a host key value that the one before did not have: of a start for any. */
+function onNewKeys(act: () => void): (catalog: Catalog) => void {
+  let known: ReadonlySet<string> = new Set();
+  return (catalog) => {
+    const keys = new Set([...catalog.hostKeys.values()].map(({ breakerKey }) => breakerKey));
+    const isNew = [...keys].some((key) => key !== '' && !known.has(key));
+    known = keys;
+    if (isNew) act();
+  };
 }
 
 async function pollWhenReady(

@@ -1,44 +1,83 @@
 import type { HostKey } from '../model/catalog.ts';
-import { type Breaker, type BreakerEvent, nextBreaker, nextForbidden } from './breaker.ts';
-import type { BreakerRow } from './keypool.sql.ts';
+import { type Breaker, type BreakerEvent, type BreakerReason, nextKeyBreaker, nextModelState } from './breaker.ts';
+import type { BreakerRow } from './breakers.sql.ts';
+import type { Failure } from './failures.ts';
 
 /**
- * Says whether a key may be drawn for a model. The call that takes the probe may draw a `half_open` key. A `probing` key
- * is half-open with the probe under way.
+ * Says whether an owner may draw a key for a model. The call that takes the probe may draw a `half_open` key. A `probing`
+ * key is half-open with the probe under way.
  */
 export type KeyHealth = 'closed' | 'half_open' | 'probing' | 'open' | 'auth';
 
+/** The breakers that stand in the way of a call: the key's own, that of the model, or both. */
+export interface HalfOpen {
+  key: boolean;
+  model: boolean;
+}
+
+/** The parts of an outcome that a replica applies at once. */
+export interface CacheEvent extends Omit<BreakerEvent, 'probe'> {
+  owner: string;
+  probe: HalfOpen;
+  /** What a failure adds to the failures of the model. */
+  failed: readonly Failure[];
+}
+
+/**
+ * What an event changed. Of the model's breaker: `failures` says that it is still closed and knows of a new failure,
+ * `stepped` that its probe failed, `breaker` that it opened or closed.
+ */
+export interface CacheChange {
+  key: boolean;
+  model: 'none' | 'failures' | 'stepped' | 'breaker';
+}
+
 /** The view that a replica has of all breakers. Times are local monotonic milliseconds. */
 export interface BreakerCache {
-  health(key: HostKey, model: string, now: number): KeyHealth;
-  /** Milliseconds until the key may be drawn for the model: 0 if it may now, Infinity after a 401. */
-  reopensIn(key: HostKey, model: string, now: number): number;
-  /** False if the key is closed for every model: then an outcome of a healthy key changes nothing. */
-  knows(breakerKey: string): boolean;
-  /** Applies an outcome. Returns true if the key's breaker changed. */
-  apply(breakerKey: string, event: BreakerEvent, now: number): boolean;
-  /** Applies a 403. Returns true if the rest of the (key, model) began with it. */
-  forbid(breakerKey: string, model: string, startedAt: number, now: number): boolean;
-  /** The probe is under way until then. With 0 it is free again. */
-  setProbe(breakerKey: string, until: number): void;
+  health(key: HostKey, model: string, owner: string, now: number): KeyHealth;
+  /** The breakers of which a call needs the probe. */
+  halfOpen(key: HostKey, model: string, owner: string, now: number): HalfOpen;
+  /** Milliseconds until the owner may draw the key for the model: 0 if it may now, Infinity after a 401. */
+  reopensIn(key: HostKey, model: string, owner: string, now: number): number;
+  /** Why the key may not be drawn: the reason of the breaker that stays open longer; null for a closed one. */
+  reasonOf(key: HostKey, model: string): BreakerReason | null;
+  /** False if neither the key nor the model has a breaker or failures: then a good outcome changes nothing. */
+  knows(breakerKey: string, model: string): boolean;
+  /** Applies an outcome. */
+  apply(breakerKey: string, model: string, event: CacheEvent, now: number): CacheChange;
+  /** The probe of the breaker (`model` empty: the key's) is under way until then. */
+  setProbe(breakerKey: string, model: string, until: number): void;
+  /** A probe ended without a word on the breaker: it is free again, a second later for the same owner. */
+  endProbe(breakerKey: string, model: string, owner: string, now: number): void;
   /** Drops everything known of a key. */
   forget(breakerKey: string): void;
   /** Marks a moment: `replace` keeps what changed here after it. */
   mark(): number;
   /** Accepts the rows of Postgres, except for keys that changed here since `mark` or that `unwritten` names. */
-  replace(rows: readonly BreakerRow[], now: number, mark: number, unwritten: (breakerKey: string) => boolean): void;
+  replace(rows: readonly ReadBreaker[], now: number, mark: number, unwritten: (breakerKey: string) => boolean): void;
+}
+
+/** A row of Postgres with its failures on the local clock. */
+export type ReadBreaker = Omit<BreakerRow, 'failures'> & { failures: readonly Failure[] };
+
+interface State {
+  breaker: Breaker | null;
+  probeUntil: number;
+  lastOwner: string | null;
+  failures: readonly Failure[];
 }
 
 interface Entry {
-  breaker: Breaker | null;
-  probeUntil: number;
-  /** Model -> the time until which it rests. */
-  forbidden: Map<string, number>;
+  own: State;
+  models: Map<string, State>;
   changed: number;
 }
 
 /** The pause before the next request for a probe that another replica holds: it may end at any moment. */
 export const PROBE_RETRY_MS = 1_000;
+
+/** The owner of the last probe comes so much later than everybody else (`take_probe` in lib/keypool/breakers.sql.ts). */
+const PROBE_TURN_MS = 1_000;
 
 /** Makes an empty cache: every key is closed. */
 export function createBreakerCache(): BreakerCache {
@@ -46,55 +85,91 @@ export function createBreakerCache(): BreakerCache {
   let changes = 0;
 
   const touch = (breakerKey: string): Entry => {
-    const entry = entries.get(breakerKey) ?? newEntry();
+    const entry = entries.get(breakerKey) ?? { own: newState(), models: new Map(), changed: 0 };
     entries.set(breakerKey, entry);
     entry.changed = ++changes;
     return entry;
   };
-
+  const stateOf = (entry: Entry | undefined, model: string) => (model === '' ? entry?.own : entry?.models.get(model));
+  const touchState = (breakerKey: string, model: string): State => {
+    const entry = touch(breakerKey);
+    const state = stateOf(entry, model) ?? newState();
+    if (model !== '') entry.models.set(model, state);
+    return state;
+  };
   // Usually nothing is known of a key, and this look-up is the whole cost of an item.
-  const health = (key: HostKey, model: string, now: number): KeyHealth => {
-    const entry = entries.size === 0 || key.breakerKey === '' ? undefined : entries.get(key.breakerKey);
-    if (entry === undefined) return 'closed';
-    if (entry.breaker?.reason === 'auth') return 'auth';
-    if (now < (entry.breaker?.openUntil ?? 0) || now < (entry.forbidden.get(model) ?? 0)) return 'open';
-    if (entry.breaker === null) return 'closed';
-    return now < entry.probeUntil ? 'probing' : 'half_open';
+  const find = (key: HostKey): Entry | undefined =>
+    entries.size === 0 || key.breakerKey === '' ? undefined : entries.get(key.breakerKey);
+
+  const reopensIn = (key: HostKey, model: string, owner: string, now: number): number => {
+    const entry = find(key);
+    if (entry === undefined) return 0;
+    return Math.max(stateReopensIn(entry.own, owner, now), stateReopensIn(entry.models.get(model), owner, now));
+  };
+
+  const halfOpen = (key: HostKey, model: string, owner: string, now: number): HalfOpen => {
+    const entry = find(key);
+    const needs = (state: State | undefined) =>
+      isOpen(state, now) && state!.breaker!.openUntil <= now && stateReopensIn(state, owner, now) === 0;
+    return { key: needs(entry?.own), model: needs(entry?.models.get(model)) };
   };
 
   return {
-    health,
-    reopensIn(key, model, now) {
-      const known = health(key, model, now);
-      if (known === 'closed' || known === 'half_open') return 0;
-      if (known === 'probing') return PROBE_RETRY_MS;
-      const entry = entries.get(key.breakerKey)!;
-      return Math.max(entry.breaker?.openUntil ?? 0, entry.forbidden.get(model) ?? 0) - now;
+    halfOpen,
+    reopensIn,
+    health(key, model, owner, now) {
+      const entry = find(key);
+      if (entry === undefined) return 'closed';
+      if (entry.own.breaker?.reason === 'auth') return 'auth';
+      const states = [entry.own, entry.models.get(model)].filter((state) => isOpen(state, now));
+      if (states.length === 0) return 'closed';
+      if (states.some((state) => now < startOf(state!, owner))) return 'open';
+      return states.some((state) => now < state!.probeUntil) ? 'probing' : 'half_open';
     },
-    knows: (breakerKey) => entries.has(breakerKey),
-    apply(breakerKey, event, now) {
-      const before = entries.get(breakerKey)?.breaker ?? null;
-      const after = nextBreaker(before, event, now);
-      if (after === before) return false;
-      const entry = touch(breakerKey);
-      entry.breaker = after;
-      entry.probeUntil = 0;
-      return true;
+    reasonOf(key, model) {
+      const entry = find(key);
+      const own = entry?.own.breaker ?? null;
+      const its = entry?.models.get(model)?.breaker ?? null;
+      if (own === null || its === null) return (own ?? its)?.reason ?? null;
+      return own.openUntil >= its.openUntil ? own.reason : its.reason;
     },
-    forbid(breakerKey, model, startedAt, now) {
-      const before = entries.get(breakerKey)?.forbidden.get(model);
-      const after = nextForbidden(before, startedAt, now);
-      if (after === before) return false;
-      touch(breakerKey).forbidden.set(model, after);
-      return true;
+    knows(breakerKey, model) {
+      const entry = entries.get(breakerKey);
+      if (entry === undefined) return false;
+      const state = entry.models.get(model);
+      return (
+        entry.own.breaker !== null || (state !== undefined && (state.breaker !== null || state.failures.length > 0))
+      );
     },
-    setProbe(breakerKey, until) {
-      if (entries.has(breakerKey)) touch(breakerKey).probeUntil = until;
+    apply(breakerKey, model, { owner, probe, failed, ...event }, now) {
+      const entry = entries.get(breakerKey);
+      const own = entry?.own.breaker ?? null;
+      const nextOwn = nextKeyBreaker(own, { ...event, probe: probe.key }, now);
+      if (nextOwn !== own) set(touchState(breakerKey, ''), nextOwn, owner);
+      const known: State = entry?.models.get(model) ?? newState();
+      const next = nextModelState(known, { ...event, probe: probe.model }, failed, now);
+      if (next === known) return { key: nextOwn !== own, model: 'none' };
+      const opens = next.breaker !== known.breaker;
+      const stepped = probe.model && known.breaker !== null && next.breaker !== null;
+      const state = touchState(breakerKey, model);
+      if (opens) set(state, next.breaker, owner);
+      state.failures = next.failures;
+      return { key: nextOwn !== own, model: opens ? (stepped ? 'stepped' : 'breaker') : 'failures' };
+    },
+    setProbe(breakerKey, model, until) {
+      if (stateOf(entries.get(breakerKey), model)) touchState(breakerKey, model).probeUntil = until;
+    },
+    endProbe(breakerKey, model, owner, now) {
+      if (!stateOf(entries.get(breakerKey), model)?.breaker) return;
+      const state = touchState(breakerKey, model);
+      state.breaker = { ...state.breaker!, openUntil: Math.max(state.breaker!.openUntil, now) };
+      state.lastOwner = owner;
+      state.probeUntil = 0;
     },
     forget(breakerKey) {
       const entry = touch(breakerKey);
-      entry.breaker = null;
-      entry.forbidden.clear();
+      entry.own = newState();
+      entry.models.clear();
     },
     mark: () => changes,
     replace(rows, now, mark, unwritten) {
@@ -103,22 +178,53 @@ export function createBreakerCache(): BreakerCache {
         if (entry.changed > mark || unwritten(breakerKey)) next.set(breakerKey, entry);
       }
       for (const row of rows) {
-        const entry = next.get(row.breaker_key) ?? newEntry();
+        const entry = next.get(row.breaker_key) ?? { own: newState(), models: new Map(), changed: 0 };
         if (entry.changed > 0) continue; // kept from before
         next.set(row.breaker_key, entry);
-        const until = row.open_for_ms === null ? Number.POSITIVE_INFINITY : now + row.open_for_ms;
-        if (row.reason === 'forbidden') {
-          entry.forbidden.set(row.model, until);
-        } else {
-          entry.breaker = { reason: row.reason, step: row.step, openUntil: until };
-          entry.probeUntil = now + (row.probe_for_ms ?? 0);
-        }
+        if (row.model === '') entry.own = readState(row, now);
+        else entry.models.set(row.model, readState(row, now));
       }
       entries = next;
     },
   };
 }
 
-function newEntry(): Entry {
-  return { breaker: null, probeUntil: 0, forbidden: new Map(), changed: 0 };
+function newState(): State {
+  return { breaker: null, probeUntil: 0, lastOwner: null, failures: [] };
+}
+
+function set(state: State, breaker: Breaker | null, owner: string): void {
+  state.breaker = breaker;
+  state.probeUntil = 0;
+  state.lastOwner = breaker === null ? null : owner;
+}
+
+/** A model whose rest after a 403 is over needs no probe: it counts as closed. */
+function isOpen(state: State | undefined, now: number): boolean {
+  if (!state?.breaker) return false;
+  return state.breaker.reason !== 'forbidden' || now < state.breaker.openUntil;
+}
+
+/** The time from which the owner may take the probe. */
+function startOf({ breaker, lastOwner }: State, owner: string): number {
+  const turn = breaker!.reason !== 'forbidden' && lastOwner !== null && lastOwner === owner ? PROBE_TURN_MS : 0;
+  return breaker!.openUntil + turn;
+}
+
+function stateReopensIn(state: State | undefined, owner: string, now: number): number {
+  if (!isOpen(state, now)) return 0;
+  const start = startOf(state!, owner);
+  if (now < start) return start - now;
+  return now < state!.probeUntil ? PROBE_RETRY_MS : 0;
+}
+
+function readState(row: ReadBreaker, now: number): State {
+  const state = newState();
+  state.failures = row.failures;
+  if (row.reason === null) return state;
+  const openUntil = row.open_for_ms === null ? Number.POSITIVE_INFINITY : now + row.open_for_ms;
+  state.breaker = { reason: row.reason, step: row.step!, openUntil };
+  state.probeUntil = now + (row.probe_for_ms ?? 0);
+  state.lastOwner = row.last_owner;
+  return state;
 }

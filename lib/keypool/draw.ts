@@ -4,7 +4,7 @@ import type { Log } from '../base/log.ts';
 import type { Db } from '../db/database.ts';
 import type { HostKey, KeySelection, Policy } from '../model/catalog.ts';
 import type { RoutePlan } from '../routing/plan.ts';
-import { drawLeastRecentlyUsed, drawTurns } from './keypool.sql.ts';
+import { drawLeastRecentlyUsed, drawTurns } from './selection.sql.ts';
 
 /** The draw of an item for a strategy that takes turns; null if the strategy needs no draw. */
 export interface Turn {

@@ -4,21 +4,39 @@ import type { Db } from '../db/database.ts';
 import { isDataError } from '../db/errors.ts';
 import {
   closeBreaker,
+  recordAccountFailure,
   recordAuthFailure,
-  recordBackoff,
+  recordFailures,
   recordForbidden,
+  recordProbeFailure,
   recordRetryAfter,
   releaseProbe,
-} from './keypool.sql.ts';
+} from './breakers.sql.ts';
+import { type Failure, mergeFailures } from './failures.ts';
 
 /** A change of a breaker that must reach Postgres. Times are local monotonic milliseconds. */
 export type BreakerWrite =
-  | { kind: 'close'; seenAt: number }
-  | { kind: 'backoff'; startedAt: number; probeId: string | null; reason: 'server_error' | 'network' }
-  | { kind: 'retry_after'; startedAt: number; probeId: string | null; seenAt: number; retryAfterMs: number }
+  | { kind: 'close'; model: string; seenAt: number; probeId: string | null }
+  | { kind: 'failures'; model: string; reason: 'server_error' | 'network'; owner: string; failures: readonly Failure[] }
+  | {
+      kind: 'probe_failure';
+      model: string;
+      reason: 'server_error' | 'network';
+      owner: string;
+      probeId: string;
+    }
+  | {
+      kind: 'retry_after';
+      startedAt: number;
+      probeId: string | null;
+      owner: string;
+      seenAt: number;
+      retryAfterMs: number;
+    }
+  | { kind: 'account'; startedAt: number; probeId: string | null; owner: string }
   | { kind: 'auth' }
-  | { kind: 'forbidden'; startedAt: number; model: string }
-  | { kind: 'release'; probeId: string };
+  | { kind: 'forbidden'; startedAt: number; probeId: string | null; model: string }
+  | { kind: 'release'; probeId: string; owner: string };
 
 /** The changes of one replica on their way to Postgres. */
 export interface WriteQueue {
@@ -80,9 +98,12 @@ export function createWriteQueue(options: { db: Db; log: Log; monotonic: () => n
 
   return {
     add(breakerKey, write) {
-      // A success overrides the failures before it. A 403 of a model does not concern the breaker.
-      const before = (queued.get(breakerKey) ?? []).filter((one) => write.kind !== 'close' || one.kind === 'forbidden');
-      queued.set(breakerKey, [...before, write]);
+      const before = (queued.get(breakerKey) ?? []).filter((one) => !overrides(write, one));
+      const at = write.kind === 'failures' ? before.findIndex((one) => isSameModel(write, one)) : -1;
+      // A queue that waits for Postgres holds one list of failures for each (key, model), however many items fail.
+      if (at >= 0) before[at] = joinFailures(before[at] as Failures, write as Failures);
+      else before.push(write);
+      queued.set(breakerKey, before);
       void flush();
     },
     has: (breakerKey) => writing === breakerKey || queued.has(breakerKey),
@@ -91,21 +112,56 @@ export function createWriteQueue(options: { db: Db; log: Log; monotonic: () => n
   };
 }
 
+type Failures = Extract<BreakerWrite, { kind: 'failures' }>;
+
+function isSameModel(write: Failures, before: BreakerWrite): boolean {
+  return before.kind === 'failures' && before.model === write.model;
+}
+
+function joinFailures(before: Failures, write: Failures): Failures {
+  return { ...write, failures: mergeFailures(before.failures, write.failures) };
+}
+
+/** A success overrides the failures of its model, and what made the key wait. A 401, a 403 and no credit stay. */
+function overrides(write: BreakerWrite, before: BreakerWrite): boolean {
+  if (write.kind !== 'close') return false;
+  if (before.kind === 'retry_after') return true;
+  return (
+    (before.kind === 'failures' || before.kind === 'probe_failure' || before.kind === 'close') &&
+    before.model === write.model
+  );
+}
+
 function perform(db: Db, breakerKey: string, write: BreakerWrite, now: number): Promise<void> {
   switch (write.kind) {
     case 'close':
-      return closeBreaker(db, breakerKey, now - write.seenAt);
-    case 'backoff':
-      return recordBackoff(db, { breakerKey, ageMs: now - write.startedAt, probeId: write.probeId }, write.reason);
+      return closeBreaker(db, { breakerKey, ageMs: now - write.seenAt, probeId: write.probeId }, write.model);
+    case 'failures': {
+      const { model, reason, owner } = write;
+      const failures = write.failures.map((one) => ({ ...one, at: now - one.at }));
+      return recordFailures(db, { breakerKey, model, reason, owner, failures });
+    }
+    case 'probe_failure':
+      return recordProbeFailure(db, { breakerKey, ...write }, write.model, write.reason);
     case 'retry_after': {
       const left = Math.max(0, write.retryAfterMs - (now - write.seenAt));
-      return recordRetryAfter(db, { breakerKey, ageMs: now - write.startedAt, probeId: write.probeId }, left);
+      return recordRetryAfter(db, failedCall(breakerKey, write, now), left);
     }
+    case 'account':
+      return recordAccountFailure(db, failedCall(breakerKey, write, now));
     case 'auth':
       return recordAuthFailure(db, breakerKey);
     case 'forbidden':
-      return recordForbidden(db, breakerKey, write.model, now - write.startedAt);
+      return recordForbidden(db, { breakerKey, ageMs: now - write.startedAt, probeId: write.probeId }, write.model);
     case 'release':
-      return releaseProbe(db, breakerKey, write.probeId);
+      return releaseProbe(db, breakerKey, write.probeId, write.owner);
   }
+}
+
+function failedCall(
+  breakerKey: string,
+  write: { startedAt: number; probeId: string | null; owner: string },
+  now: number,
+) {
+  return { breakerKey, ageMs: now - write.startedAt, probeId: write.probeId, owner: write.owner };
 }

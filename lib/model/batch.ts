@@ -25,6 +25,33 @@ export interface Attribution {
   tokenVersion: number | null;
 }
 
+/**
+ * Why an item waits, in the order in which the first that is true counts. The
+ * engine sets the reason as it decides; a reason is never derived afterwards.
+ */
+export type WaitReason =
+  | 'paused'
+  | 'scheduled'
+  | 'no_worker'
+  | 'storage_full'
+  | 'budget'
+  | 'rate_limit'
+  | 'no_credit'
+  | 'key_breaker'
+  | 'host_down'
+  | 'host_paused'
+  | 'provider_job'
+  | 'provider_queue_full'
+  | 'retry_pause'
+  | 'fair_share'
+  | 'slots';
+
+/** Why a released item waits. The text is for its owner: it names no host key and holds nothing of the upstream's text. */
+export interface Wait {
+  reason: WaitReason;
+  text: string;
+}
+
 /** The facts of its batch that a running item needs. All items of a batch in one claim share the same object. */
 export interface BatchContext extends Attribution {
   id: string;
@@ -54,4 +81,18 @@ export interface ClaimedItem {
   /** Milliseconds already spent in pauses for open breakers, by the database's clock. */
   waitedMs: number;
   loadFailures: number;
+  /**
+   * The breaker key of the host key that the item failed on with a 5xx or a broken connection; FAILED_ON_TWO when there
+   * were two; null without such a failure.
+   */
+  failedKey: string | null;
+  /**
+   * Rounds that ended in a 5xx, a broken connection or a bad response, and the milliseconds since the first of them was
+   * recorded (null without one).
+   */
+  failedRounds: number;
+  failingForMs: number | null;
 }
+
+/** An item that failed on two keys is suspect: the fault is likely its own. */
+export const FAILED_ON_TWO = '*';

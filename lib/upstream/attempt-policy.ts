@@ -10,6 +10,7 @@ const NEXT_KEY: Record<CallClass, boolean> = {
   success: false,
   bad_response: false,
   auth: true,
+  account: true,
   forbidden: true,
   rate_limit_short: true,
   rate_limit_long: true,

@@ -12,6 +12,8 @@ export type CallClass =
    */
   | 'bad_response'
   | 'auth'
+  /** The account of the key has no credit. */
+  | 'account'
   | 'forbidden'
   | 'rate_limit_short'
   | 'rate_limit_long'

@@ -3,7 +3,14 @@ import type { Clock } from '../base/clock.ts';
 import { inTurns, nextTurn } from '../base/turns.ts';
 import { type ByteBudget, LARGE_BYTES, type Receiver } from './budget.ts';
 import type { CallClass, CallRequest, CallResult } from './call-result.ts';
-import { classOfStatus, type Judgement, judgeBody, judgeLargeBody, PARSE_MOST_BYTES } from './classify.ts';
+import {
+  classOfError,
+  classOfStatus,
+  type Judgement,
+  judgeBody,
+  judgeLargeBody,
+  PARSE_MOST_BYTES,
+} from './classify.ts';
 import type { Connection, Holder, OriginPool } from './connections.ts';
 import { type Decoded, type DecodeRoom, decodeBody } from './decode.ts';
 import type { Gate } from './gate.ts';
@@ -298,8 +305,8 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
   }
 
   private judge(decoded: Decoded): void {
-    const byStatus = classOfStatus(this.status, this.retryAfterMs);
     const body = 'body' in decoded ? decoded.body : null;
+    const byStatus = classOfError(this.status, this.retryAfterMs, body);
     if (byStatus !== 'success') this.settle(byStatus, body);
     else if (body !== null) this.judgeSuccess(body);
     else if ('fault' in decoded && decoded.fault === 'too_large') this.settle('too_large', null);

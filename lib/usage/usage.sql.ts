@@ -21,6 +21,23 @@ export async function beginReport(tx: Db): Promise<number> {
   return result.rows[0]!.now;
 }
 
+/**
+ * Milliseconds since the last success of a model among the latest 2,000 events; null without one. The bound keeps it at some
+ * milliseconds, however rare the model is.
+ */
+export async function readLastSuccess(db: Db, model: string): Promise<number | null> {
+  const result = await db.query<{ age_ms: number | null }>({
+    name: 'read_last_success',
+    text: `
+      select extract(epoch from clock_timestamp() - max(e.ts))::float8 * 1000 as age_ms
+      from (select ts, route, error_kind from usage_events order by ts desc limit 2000) e
+      join usage_routes r on r.id = e.route
+      where r.model = $1::text and e.error_kind is null`,
+    values: [model],
+  });
+  return result.rows[0]!.age_ms;
+}
+
 /** Sums as text: a bigint column adds up to more than a number holds. Parts that do not occur are null. */
 export type TokenSums = Record<`tokens_${TokenPart}`, string | null>;
 

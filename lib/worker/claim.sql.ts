@@ -78,6 +78,9 @@ export interface ClaimedRow {
   rounds: number;
   waitedMs: number;
   loadFailures: number;
+  failedKey: string | null;
+  failedRounds: number;
+  failingForMs: number | null;
 }
 
 /**
@@ -119,7 +122,7 @@ export async function claimItems(
         where i.batch_id = p.batch_id and i.idx >= p.next_idx and i.idx < p.next_idx + p.n
           and i.state = 'available' and i.not_before is null
         returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.rounds, i.waited_ms,
-          i.load_failures
+          i.load_failures, i.failed_key, i.failed_rounds, i.failing_since
       ), waiting as materialized (
         -- statement_timestamp, because an index condition cannot hold the volatile clock_timestamp.
         select x.batch_id, x.idx
@@ -138,13 +141,14 @@ export async function claimItems(
         set state = 'running', worker_id = $1::uuid, claim_no = i.claim_no + 1, not_before = null
         from waiting w where i.batch_id = w.batch_id and i.idx = w.idx and i.state = 'available'
         returning i.batch_id, i.idx, i.claim_no, i.input_offset, i.input_length, i.input_crc, i.attempts, i.rounds, i.waited_ms,
-          i.load_failures
+          i.load_failures, i.failed_key, i.failed_rounds, i.failing_since
       ), claimed as (
         select * from fresh union all select * from again
       )
       select (select version from catalog_state) as version,
         string_agg(concat_ws(',', batch_id, idx, claim_no, input_offset, input_length, input_crc, attempts, rounds, waited_ms,
-          load_failures), ';' order by batch_id, idx) as items
+          load_failures, coalesce(failed_key, ''), failed_rounds,
+          extract(epoch from clock_timestamp() - failing_since)::float8 * 1000), ';' order by batch_id, idx) as items
       from claimed`,
     values: [workerId, batchIds, counts, due],
     withinMs: WORKER_LIMIT_MS,
@@ -166,6 +170,9 @@ function parseClaimed(text: string): ClaimedRow {
     rounds: Number(f[7]),
     waitedMs: Number(f[8]),
     loadFailures: Number(f[9]),
+    failedKey: f[10] || null,
+    failedRounds: Number(f[11]),
+    failingForMs: f[12] === undefined ? null : Number(f[12]),
   };
 }
 

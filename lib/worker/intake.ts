@@ -12,6 +12,7 @@ const LOAD_ITEMS = 256;
 const LOAD_BYTES = 8 * 1024 * 1024;
 /** Items of a chunk that could not be prepared, by a fault of our own, are tried again after this long. */
 const RETRY_MS = 1000;
+const NOT_PREPARED = { reason: 'retry_pause', text: 'internal' } as const;
 
 /** Judges items; what the intake needs of `prepare.ts`. */
 export interface Preparer<Ready extends Waiting> {
@@ -80,7 +81,7 @@ export function createIntake<Ready extends Waiting>(deps: IntakeDeps<Ready>): In
           }
         } catch (error) {
           deps.log.warn({ err: reasonOf(error) }, 'items could not be prepared, released');
-          if (isHeld(tenure)) for (const item of chunk) record(item, released(item, RETRY_MS));
+          if (isHeld(tenure)) for (const item of chunk) record(item, released(item, RETRY_MS, { wait: NOT_PREPARED }));
         } finally {
           if (isHeld(tenure)) preparing -= chunk.length;
         }

@@ -1,4 +1,4 @@
-import { int4, plainArray } from '../db/arrays.ts';
+import { int4, plainArray, sparseArray } from '../db/arrays.ts';
 import type { Db } from '../db/database.ts';
 import { WORKER_LIMIT_MS } from '../db/silence.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from '../usage/unsent.sql.ts';
@@ -19,6 +19,9 @@ export interface ReleaseRow {
   waitedMs: number;
   /** True when its input could not be read: counted, and the first such moment is kept. */
   loadFailed: boolean;
+  failedKey: string | null;
+  /** The first time that it is more than the item's is the time since which the item fails. */
+  failedRounds: number;
 }
 
 /**
@@ -36,8 +39,9 @@ export async function releaseItems(
     withinMs: WORKER_LIMIT_MS,
     text: `
       with input as (
-        select * from unnest($3::uuid[], $4::int[], $5::int[], $6::float8[], $7::int[], $8::int[], $9::int[], $10::bool[])
-          as t(batch_id, idx, claim_no, delay_ms, attempts, rounds, waited_ms, load_failed)
+        select * from unnest($3::uuid[], $4::int[], $5::int[], $6::float8[], $7::int[], $8::int[], $9::int[], $10::bool[], $11::text[],
+          $12::int[])
+          as t(batch_id, idx, claim_no, delay_ms, attempts, rounds, waited_ms, load_failed, failed_key, failed_rounds)
       ), locked as materialized (
         select id, status from batches where id in (select batch_id from input) order by id for update
       ), updated as (
@@ -47,6 +51,8 @@ export async function releaseItems(
             else clock_timestamp() + n.delay_ms * interval '1 millisecond' end,
           finalized_at = case when l.status = 'cancelled' then clock_timestamp() end,
           worker_id = null, attempts = n.attempts, rounds = n.rounds, waited_ms = n.waited_ms,
+          failed_key = n.failed_key, failed_rounds = n.failed_rounds,
+          failing_since = case when n.failed_rounds > 0 then coalesce(i.failing_since, clock_timestamp()) end,
           load_failures = case when n.load_failed then i.load_failures + 1 else 0 end,
           load_failed_at = case when n.load_failed then coalesce(i.load_failed_at, clock_timestamp()) end
         from input n join locked l on l.id = n.batch_id
@@ -67,6 +73,8 @@ export async function releaseItems(
       plainArray(rows.map((r) => r.rounds)),
       plainArray(rows.map((r) => int4(r.waitedMs))),
       plainArray(rows.map((r) => String(r.loadFailed))),
+      sparseArray(rows.map((r) => r.failedKey)),
+      plainArray(rows.map((r) => r.failedRounds)),
     ],
   });
   const { finished } = result.rows[0]!;

@@ -122,7 +122,7 @@ export function createSlots<Ready extends Waiting>(deps: SlotsDeps<Ready>): Slot
         deps.log.error({ err: reasonOf(error), batch: item.batch.id, idx: item.idx }, 'item failed unexpectedly');
         const again = item.loadFailures + 1 < MAX_FAULTS;
         const outcome = again
-          ? released(item, FAULT_PAUSE_MS, { loadFailed: true })
+          ? released(item, FAULT_PAUSE_MS, { loadFailed: true, wait: { reason: 'retry_pause', text: 'internal' } })
           : refused(item, 'internal', 'internal');
         finish(item, slot, outcome);
       },

@@ -11,6 +11,7 @@ import type { ClaimedItem } from '../model/batch.ts';
 import type { Catalog } from '../model/catalog.ts';
 import type { PayloadStore } from '../payloads/payload-store.ts';
 import type { CallResult, UpstreamClient } from '../upstream/call-result.ts';
+import { createSuccesses } from '../usage/successes.ts';
 import { createClaimer } from './claim.ts';
 import { createGroupCommit } from './commit.ts';
 import type { ItemOutcome } from './commit-group.ts';
@@ -167,6 +168,7 @@ export function createWorker(deps: WorkerDeps): Worker {
     nowMs: lease.dbNow,
     itemTimeoutMs: deps.itemTimeoutMs,
     observe: deps.observe.upstream,
+    successes: createSuccesses(db, clock.monotonic),
   });
   const engine = createEngine<PreparedItem>({
     clock,

@@ -1,7 +1,7 @@
 import { type Clock, systemClock } from '../../lib/base/clock.ts';
 import { createLog } from '../../lib/base/log.ts';
 import type { Db, Statement } from '../../lib/db/database.ts';
-import { createKeyPool, type KeyPool } from '../../lib/keypool/pool.ts';
+import { type Caller, createKeyPool, type KeyPool } from '../../lib/keypool/pool.ts';
 import type { Catalog, HostKey, KeySelection } from '../../lib/model/catalog.ts';
 import { planRoute, type RoutePlan, routesOf } from '../../lib/routing/plan.ts';
 import type { CallClass } from '../../lib/upstream/call-result.ts';
@@ -49,8 +49,18 @@ export function keysOf(plan: RoutePlan): readonly HostKey[] {
 }
 
 /** Names of the keys that an item would try, in order. */
-export function orderOf(replica: Replica, plan: RoutePlan): string[] {
-  return replica.pool.order(plan.candidates[0]!, plan, null).map(({ name }) => name);
+export function orderOf(replica: Replica, plan: RoutePlan, owner = 'ann'): string[] {
+  return replica.pool.order(plan.candidates[0]!, plan, null, owner).map(({ name }) => name);
+}
+
+/** The item `idx` of a batch, numbered as well. */
+export function caller(idx = 0, more: Partial<Caller> & { batch?: number } = {}): Caller {
+  const { batch = 1, ...rest } = more;
+  return { batchId: batchNo(batch), idx, owner: 'ann', suspect: false, ...rest };
+}
+
+export function batchNo(n: number): string {
+  return `00000000-0000-7000-8000-${String(n).padStart(12, '0')}`;
 }
 
 /** An outcome of a call that was sent `ageMs` ago. */
@@ -60,6 +70,13 @@ export function outcome(cls: CallClass, more: { ageMs?: number; retryAfterMs?: n
 
 /** Makes all breakers older, as if the time had passed. */
 export async function age(db: Db, ms: number): Promise<void> {
+  await db.query({
+    name: 'age_failures',
+    text: `update breaker_failures set
+      recorded_at = recorded_at - $1::float8 * interval '1 millisecond',
+      seen_at = (select array_agg(s - $1::float8 * interval '1 millisecond') from unnest(seen_at) as s)`,
+    values: [ms],
+  });
   await db.query({
     name: 'age_breakers',
     text: `update breakers set

@@ -1,7 +1,9 @@
 import type { Clock } from '../../base/clock.ts';
 import { includesInSteps, type Steps } from '../../base/turns.ts';
+import type { BreakerReason } from '../../keypool/breaker.ts';
 import type { KeyPool } from '../../keypool/pool.ts';
 import type { BucketRule } from '../../limits/rules.ts';
+import type { Wait } from '../../model/batch.ts';
 import type { HostKey } from '../../model/catalog.ts';
 import type { ErrorKind, UsageFacts } from '../../model/usage-event.ts';
 import type { Candidate } from '../../routing/plan.ts';
@@ -18,6 +20,12 @@ const ROUND_BASE_MS = 1000;
 const ROUND_MAX_MS = 60_000;
 /** An item that finds a breaker's probe under way looks again after this long at the earliest. */
 const MIN_PAUSE_MS = 250;
+/**
+ * When no key reopens by itself, an item looks again after a minute, and later after a quarter of what it has waited. An
+ * admin may have reset a key, or stored a new value. Looking makes no call.
+ */
+const LOOK_AGAIN_MS = 60_000;
+const LOOK_AGAIN_MOST_MS = 600_000;
 
 /**
  * Classes that `max_attempts` runs again ("Retries and waits" in docs/spec/engine-guarantees.md: 429, 5xx, network and
@@ -31,6 +39,12 @@ const RETRYABLE: ReadonlySet<CallClass> = new Set<CallClass>([
   'unreachable',
 ]);
 
+/** Classes of the failed rounds that end an item of the SDK surfaces ("How items of the SDK surfaces run"). */
+const FAILED_ROUND: ReadonlySet<CallClass> = new Set<CallClass>(['server_error', 'network', 'bad_response']);
+/** Failed rounds after which such an item ends: while others of its model succeed, and anyhow. */
+const MAX_FAILED_BESIDE_OTHERS = 6;
+const MAX_FAILED = 12;
+
 /** One run of an item, as far as it got. */
 export interface Run {
   entry: PreparedItem;
@@ -42,6 +56,12 @@ export interface Run {
   last: { result: CallResult; candidate: Candidate; key: HostKey } | null;
   /** The last answer repeats the key that it was called with (`tellsKey`). */
   tellsKey: boolean;
+  /** The last call was the probe of a half-open breaker, and ended in a 403. */
+  probeRefused: boolean;
+  /** As of the item, with what this run added. */
+  failedKey: string | null;
+  /** Others of its model succeeded since the item's first failed round. */
+  othersSucceed: boolean;
   /** Monotonic ms. */
   deadline: number;
   /** Why a key's tier refused, when one did. */
@@ -61,7 +81,7 @@ export interface ConcludeDeps {
 export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   const { item } = run.entry;
   const { last } = run;
-  const spent = { attempts: item.attempts + run.calls };
+  const spent = { attempts: item.attempts + run.calls, failedKey: run.failedKey };
   if (last?.result.class === 'success') return success(run, last);
   // An abort that came after a final answer changes nothing of it.
   const open = last === null || nextBinding(last.result.class);
@@ -74,10 +94,21 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   const failure = timedOut
     ? { errorKind: 'timeout' as const, text: `timed out after ${seconds}s` }
     : failureOf(last.result, last.candidate.host.name, seconds)!;
+  if (isKeyRefused(run, last)) {
+    const paused = pause(deps, run.entry, spent, failure.text);
+    if (paused !== null) return paused;
+  }
   const rounds = item.rounds + 1;
-  if (RETRYABLE.has(last.result.class) && rounds < item.batch.maxAttempts) {
+  if (RETRYABLE.has(last.result.class) && rounds < item.batch.maxAttempts && !hasFailedEnough(run)) {
     const backOff = Math.min(ROUND_MAX_MS, ROUND_BASE_MS * 2 ** item.rounds) * (0.5 + Math.random());
-    return released(item, Math.max(backOff, last.result.retryAfterMs ?? 0), { ...spent, rounds });
+    const reason = last.result.class === 'unreachable' ? 'host_down' : 'retry_pause';
+    const wait: Wait = { reason, text: failure.text };
+    return released(item, Math.max(backOff, last.result.retryAfterMs ?? 0), {
+      ...spent,
+      rounds,
+      failedRounds: failedRoundsOf(run),
+      wait,
+    });
   }
   return {
     kind: 'final',
@@ -88,6 +119,24 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
     usage: facts(run, last, failure.errorKind, failure.text),
     charged: run.charged,
   };
+}
+
+/** The failed rounds of the item with this one. */
+function failedRoundsOf({ entry, last }: Run): number {
+  return entry.item.failedRounds + (last !== null && FAILED_ROUND.has(last.result.class) ? 1 : 0);
+}
+
+/** On the native surface `max_attempts` alone decides; 429 and unreachable hosts end nothing on the SDK surfaces. */
+function hasFailedEnough(run: Run): boolean {
+  if (!mayEndByRounds(run)) return false;
+  return run.othersSucceed || failedRoundsOf(run) >= MAX_FAILED;
+}
+
+/** Whether the success of others would end the item: only then they are looked up. */
+export function mayEndByRounds(run: Run): boolean {
+  const { entry, last } = run;
+  if (entry.item.batch.surface === 'relay' || last === null || !FAILED_ROUND.has(last.result.class)) return false;
+  return failedRoundsOf(run) >= MAX_FAILED_BESIDE_OTHERS;
 }
 
 /** Shorter values are no secrets, and could stand in any text. */
@@ -110,19 +159,54 @@ function unsent(deps: ConcludeDeps, run: Run): Outcome {
 }
 
 /**
+ * A 401, a 402 or the like says nothing of the item; nor does the 403 of a probe, which was sent to learn of the key.
+ * Such an item waits as if it had found the breaker open. An anonymous key has no breaker to wait for.
+ */
+function isKeyRefused(run: Run, { result, key }: NonNullable<Run['last']>): boolean {
+  if (key.breakerKey === '') return false;
+  return result.class === 'auth' || result.class === 'account' || run.probeRefused;
+}
+
+/**
  * The outcome of an item for which no key may be drawn now. A breaker pauses an item, it does not drain it: the item
  * waits for the earliest that reopens, as long as that is within its time limit over all its waits.
  */
 export function pauseOrFail(deps: Pick<ConcludeDeps, 'pool' | 'itemTimeoutMs'>, entry: Judged): Outcome {
   const { item, plan } = entry;
-  const reopens = deps.pool.reopensInMs(plan);
-  if (reopens !== null) {
-    const pause = Math.max(reopens, MIN_PAUSE_MS);
-    const waitedMs = item.waitedMs + pause;
-    if (waitedMs <= deps.itemTimeoutMs || item.batch.onLimit === 'wait') return released(item, pause, { waitedMs });
-  }
+  const paused = pause(deps, entry, {}, null);
+  if (paused !== null) return paused;
   return refused(item, 'keys_exhausted', 'no healthy keys in pool', routeFacts(plan, plan.candidates[0]!, NO_KEY));
 }
+
+/** The pause of an item for open breakers; null when they end too late for it. `text` is that of its own last failure. */
+function pause(
+  deps: Pick<ConcludeDeps, 'pool' | 'itemTimeoutMs'>,
+  { item, plan }: Judged,
+  spent: Parameters<typeof released>[2],
+  text: string | null,
+): Outcome | null {
+  const { inMs, reason } = deps.pool.reopening(plan, item.batch.owner);
+  const waits = item.batch.onLimit === 'wait';
+  if (inMs === null && !waits) return null;
+  const lookAgain = Math.min(LOOK_AGAIN_MOST_MS, Math.max(LOOK_AGAIN_MS, item.waitedMs / 4));
+  const delayMs = Math.max(inMs ?? lookAgain, MIN_PAUSE_MS);
+  const waitedMs = item.waitedMs + delayMs;
+  if (waitedMs > deps.itemTimeoutMs && !waits) return null;
+  const wait: Wait = {
+    reason: reason === 'account' ? 'no_credit' : 'key_breaker',
+    text: text ?? BREAKER_TEXTS[reason ?? 'server_error'],
+  };
+  return released(item, delayMs, { ...spent, waitedMs, wait });
+}
+
+const BREAKER_TEXTS: Readonly<Record<BreakerReason, string>> = {
+  auth: 'upstream status 401',
+  account: 'the account at the upstream has no credit',
+  forbidden: 'upstream status 403',
+  rate_limit: 'upstream status 429',
+  server_error: 'upstream status 5xx',
+  network: 'connection to upstream lost',
+};
 
 const NO_KEY: HostKey = { id: '', name: '', host: '', value: null, breakerKey: '', enabled: false };
 

@@ -1,5 +1,5 @@
 import type { BucketRule } from '../../limits/rules.ts';
-import type { ClaimedItem } from '../../model/batch.ts';
+import type { ClaimedItem, Wait } from '../../model/batch.ts';
 import type { ErrorKind, RouteFacts, UsageFacts } from '../../model/usage-event.ts';
 
 /** What a worker does with an item: a value, never a thrown string. */
@@ -20,8 +20,13 @@ export type Outcome =
       delayMs: number;
       attempts: number;
       rounds: number;
+      failedRounds: number;
       waitedMs: number;
       loadFailed: boolean;
+      /** As of the item, with what this run added. */
+      failedKey: string | null;
+      /** Null when it may run at once, and when no decision sent it back: a stop, a slot that came too late. */
+      wait: Wait | null;
     }
   /** The lease was lost: the present holder of the item records its outcome. */
   | { kind: 'dropped' };
@@ -90,14 +95,17 @@ export function cancelled(item: ClaimedItem, route?: RouteFacts): Outcome {
 export function released(
   item: ClaimedItem,
   delayMs: number,
-  spent: Partial<{ attempts: number; rounds: number; waitedMs: number; loadFailed: boolean }> = {},
+  spent: Partial<Omit<Extract<Outcome, { kind: 'released' }>, 'kind' | 'delayMs'>> = {},
 ): Outcome {
   return {
     kind: 'released',
     delayMs,
     attempts: spent.attempts ?? item.attempts,
     rounds: spent.rounds ?? item.rounds,
+    failedRounds: spent.failedRounds ?? item.failedRounds,
     waitedMs: spent.waitedMs ?? item.waitedMs,
     loadFailed: spent.loadFailed ?? false,
+    failedKey: spent.failedKey ?? item.failedKey,
+    wait: spent.wait ?? null,
   };
 }

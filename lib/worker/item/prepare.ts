@@ -45,8 +45,8 @@ export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[])
   // What would find every breaker open waits without a reservation: it would count against items that can run.
   for (const [i, one] of results.entries()) {
     if (!('plan' in one)) continue;
-    const reopens = deps.pool.reopensInMs(one.plan);
-    if (reopens === null || reopens > 0) results[i] = { item: one.item, outcome: pauseOrFail(deps, one) };
+    const { inMs } = deps.pool.reopening(one.plan, one.item.batch.owner);
+    if (inMs === null || inMs > 0) results[i] = { item: one.item, outcome: pauseOrFail(deps, one) };
   }
   const judged = results.filter((one): one is Judged => 'plan' in one);
   if (judged.length === 0) return results as Result[];
@@ -79,7 +79,7 @@ async function judgeEach(judge: Judge, loaded: readonly Loaded[]): Promise<(Resu
 function loadFailure(item: ClaimedItem, reason: string): Outcome {
   const delay = LOAD_RETRY_MS[item.loadFailures];
   if (delay === undefined) return refused(item, 'internal', `load input: ${reason}`);
-  return released(item, delay, { loadFailed: true });
+  return released(item, delay, { loadFailed: true, wait: { reason: 'retry_pause', text: `load input: ${reason}` } });
 }
 
 /** Reserves what can be reserved before the slot; sets `reserved`, returns the refused ones. */
@@ -122,7 +122,10 @@ export async function reserveEach(
 /** The outcome of a refused reservation. */
 export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { ok: false }>): Outcome {
   const { item, plan } = entry;
-  if (item.batch.onLimit === 'wait') return released(item, verdict.retryInSeconds * 1000);
+  const text = limitText(verdict.rule, verdict.retryInSeconds);
+  if (item.batch.onLimit === 'wait') {
+    return released(item, verdict.retryInSeconds * 1000, { wait: { reason: 'rate_limit', text } });
+  }
   const route = {
     ...NO_ROUTE,
     requestedModel: cutText(plan.requestedModel),
@@ -130,7 +133,7 @@ export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { o
     provider: plan.model.provider,
     resolvedVia: plan.resolvedVia,
   };
-  return refused(item, 'rate_limited', limitText(verdict.rule, verdict.retryInSeconds), route);
+  return refused(item, 'rate_limited', text, route);
 }
 
 /** All rules of an item: its policy's, and the tier's of the key it would be sent with. */
@@ -146,8 +149,8 @@ function request(entry: PreparedItem, rules: readonly BucketRule[]): ReserveRequ
 }
 
 /** Keys in the order in which they would be tried, over all candidates. */
-function drawable(pool: KeyPool, { plan, turn }: PreparedItem): HostKey[] {
-  return plan.candidates.flatMap((candidate: Candidate) => [...pool.order(candidate, plan, turn)]);
+function drawable(pool: KeyPool, { item, plan, turn }: PreparedItem): HostKey[] {
+  return plan.candidates.flatMap((candidate: Candidate) => [...pool.order(candidate, plan, turn, item.batch.owner)]);
 }
 
 function tiersWithConcurrency({ catalog, plan }: PreparedItem): boolean {

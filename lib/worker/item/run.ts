@@ -3,13 +3,15 @@ import { inTurns } from '../../base/turns.ts';
 import type { KeyPool } from '../../keypool/pool.ts';
 import { hostKeyRules } from '../../limits/rules.ts';
 import type { Refund } from '../../limits/settle.ts';
+import { FAILED_ON_TWO } from '../../model/batch.ts';
 import type { Catalog, HostKey } from '../../model/catalog.ts';
 import type { Candidate } from '../../routing/plan.ts';
 import { nextBinding, nextKey } from '../../upstream/attempt-policy.ts';
 import type { CallResult, UpstreamClient } from '../../upstream/call-result.ts';
 import { callTarget } from '../../upstream/call-target.ts';
 import { replaceModel } from '../../upstream/item-body.ts';
-import { conclude, type Run, tellsKey } from './conclude.ts';
+import type { Successes } from '../../usage/successes.ts';
+import { conclude, mayEndByRounds, type Run, tellsKey } from './conclude.ts';
 import type { Judge, PreparedItem } from './judge.ts';
 import { type Outcome, released } from './outcome.ts';
 import { type Limits, limitRefusal } from './prepare.ts';
@@ -21,6 +23,7 @@ import { type Limits, limitRefusal } from './prepare.ts';
 const MAX_CALLS = 3;
 /** An item whose limits could not be asked for looks again after this long. */
 const RETRY_MS = 1000;
+const NO_ANSWER = { reason: 'retry_pause', text: 'the database did not answer' } as const;
 
 export interface RunDeps {
   client: UpstreamClient;
@@ -33,6 +36,7 @@ export interface RunDeps {
   nowMs(): number;
   itemTimeoutMs: number;
   observe(host: string, result: CallResult): void;
+  successes: Successes;
   /** Reserves an item whose limits wait for the slot; returns its outcome when they refuse it. */
   reserveNow(entry: PreparedItem): Promise<Outcome | null>;
 }
@@ -60,7 +64,7 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
       const refusal = await deps.reserveNow(entry);
       if (refusal) return refusal;
     } catch {
-      return released(entry.item, RETRY_MS); // the database did not answer: no fault of the item
+      return released(entry.item, RETRY_MS, { wait: NO_ANSWER }); // no fault of the item
     }
   }
   const run: Run = {
@@ -70,6 +74,9 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
     first: null,
     last: null,
     tellsKey: false,
+    probeRefused: false,
+    failedKey: entry.item.failedKey,
+    othersSucceed: false,
     deadline: deps.clock.monotonic() + deps.itemTimeoutMs,
     refusal: null,
     charged: entry.reserved === null ? [] : [...entry.reserved.rules],
@@ -82,6 +89,7 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
   if (run.last !== null && run.last.result.class !== 'success') {
     run.tellsKey = await inTurns(tellsKey(run), run.last.result.body?.length ?? 0);
   }
+  if (mayEndByRounds(run)) run.othersSucceed = await othersSucceed(deps, run);
   try {
     outcome = conclude({ ...deps, aborted: signal.aborted }, run);
     return outcome;
@@ -93,22 +101,27 @@ export async function runItem(deps: RunDeps, prepared: PreparedItem, signal: Abo
 
 /** Tries the usable keys of one binding in order; true when the item has its outcome. */
 async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signal: AbortSignal): Promise<boolean> {
-  const { plan, turn } = run.entry;
-  for (const key of deps.pool.order(candidate, plan, turn)) {
+  const { item, plan, turn } = run.entry;
+  const { id: batchId, owner } = item.batch;
+  const model = plan.model.name;
+  for (const key of deps.pool.order(candidate, plan, turn, owner)) {
     if (run.calls >= MAX_CALLS || signal.aborted || deps.clock.monotonic() >= run.deadline) return true;
-    const health = deps.pool.health(key, plan.model.name);
+    const health = deps.pool.health(key, model, owner);
     if (health !== 'closed' && health !== 'half_open') continue;
-    const probeId = health === 'half_open' ? await deps.pool.tryProbe(key) : null;
-    if (health === 'half_open' && probeId === null) continue;
+    const probe = health === 'half_open' ? await deps.pool.tryProbe(key, model, owner) : null;
+    if (health === 'half_open' && probe === null) continue;
     const tier = await reserveTier(deps, run, key);
     if (tier === null) {
-      if (probeId !== null) deps.pool.releaseProbe(key, probeId);
+      if (probe !== null) deps.pool.releaseProbe(key, model, probe);
       continue;
     }
+    deps.pool.calling(key, model, batchId);
     const result = await call(deps, run, candidate, key, signal);
     if (result.class === 'unreachable') deps.limits.refund(tier);
     else run.charged.push(...tier.flatMap(({ rules }) => rules));
-    deps.pool.report(key, plan.model.name, result, probeId);
+    const suspect = run.failedKey === FAILED_ON_TWO;
+    deps.pool.report(key, model, { batchId, idx: item.idx, owner, suspect }, result, probe);
+    noteFailure(run, key, result, probe !== null);
     deps.observe(candidate.host.name, result);
     run.first ??= result;
     if (run.last) deps.client.release(run.last.result.body);
@@ -119,6 +132,24 @@ async function tryCandidate(deps: RunDeps, run: Run, candidate: Candidate, signa
     return !nextBinding(result.class);
   }
   return false;
+}
+
+/** While the database does not answer, the item continues. */
+async function othersSucceed(deps: RunDeps, { entry }: Run): Promise<boolean> {
+  const { failingForMs } = entry.item;
+  if (failingForMs === null) return false;
+  try {
+    return await deps.successes.within(entry.plan.model.name, failingForMs);
+  } catch {
+    return false;
+  }
+}
+
+/** What the outcome says of the item itself, over all of its runs. */
+function noteFailure(run: Run, { breakerKey }: HostKey, { class: callClass }: CallResult, probe: boolean): void {
+  run.probeRefused = probe && callClass === 'forbidden';
+  if (breakerKey === '' || (callClass !== 'server_error' && callClass !== 'network')) return;
+  run.failedKey = run.failedKey === null || run.failedKey === breakerKey ? breakerKey : FAILED_ON_TWO;
 }
 
 function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signal: AbortSignal): Promise<CallResult> {
@@ -147,7 +178,7 @@ async function reserveTier(deps: RunDeps, run: Run, key: HostKey): Promise<Refun
     if (verdict!.ok) return [{ ...request, atUs: verdict!.atUs }];
     run.refusal = limitRefusal(run.entry, verdict!);
   } catch {
-    run.refusal = released(item, RETRY_MS);
+    run.refusal = released(item, RETRY_MS, { wait: NO_ANSWER });
   }
   return null;
 }

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { RoutePlan } from '../../../lib/routing/plan.ts';
-import { keysOf, outcome, planOver, type Replica, replicaOn } from '../../support/keypool.ts';
+import { caller, keysOf, outcome, planOver, type Replica, replicaOn } from '../../support/keypool.ts';
 import { createTestDatabase, type TestDatabase } from '../../support/postgres.ts';
 
 let database: TestDatabase;
@@ -14,7 +14,7 @@ const repeat = (plan: RoutePlan, count: number): RoutePlan[] => new Array(count)
 /** The first key that each item of one claim would try. */
 async function claim(replica: Replica, plans: readonly RoutePlan[]): Promise<string[]> {
   const turns = await replica.pool.drawTurns(plans);
-  return plans.map((plan, i) => replica.pool.order(plan.candidates[0]!, plan, turns[i]!)[0]!.name);
+  return plans.map((plan, i) => replica.pool.order(plan.candidates[0]!, plan, turns[i]!, 'ann')[0]!.name);
 }
 
 function counts(names: readonly string[]): Record<string, number> {
@@ -29,7 +29,13 @@ describe('prioritized', () => {
     const plan = planOver(['z', 'y', 'x'], 'prioritized', 'prio');
     expect(await claim(replica, repeat(plan, 3))).toEqual(['z', 'z', 'z']);
     expect(replica.statements).toEqual([]);
-    replica.pool.report(keysOf(plan)[0]!, 'gpt-4o', outcome('rate_limit_long', { retryAfterMs: 600_000 }), null);
+    replica.pool.report(
+      keysOf(plan)[0]!,
+      'gpt-4o',
+      caller(),
+      outcome('rate_limit_long', { retryAfterMs: 600_000 }),
+      null,
+    );
     expect(await claim(replica, [plan])).toEqual(['y']);
     await replica.pool.flush();
     await replica.pool.reset(keysOf(plan)[0]!);
@@ -50,7 +56,13 @@ describe('round-robin', () => {
   test('goes over the healthy keys only', async () => {
     const replica = replicaOn(database.db);
     const plan = planOver(['a', 'b', 'c'], 'round-robin', 'healthy');
-    replica.pool.report(keysOf(plan)[1]!, 'gpt-4o', outcome('rate_limit_long', { retryAfterMs: 600_000 }), null);
+    replica.pool.report(
+      keysOf(plan)[1]!,
+      'gpt-4o',
+      caller(),
+      outcome('rate_limit_long', { retryAfterMs: 600_000 }),
+      null,
+    );
     expect(counts(await claim(replica, repeat(plan, 10)))).toEqual({ a: 5, c: 5 });
     await replica.pool.flush();
     await replica.pool.reset(keysOf(plan)[1]!);
@@ -96,7 +108,13 @@ describe('least-recently-used', () => {
     const replica = replicaOn(database.db);
     const plan = planOver(['a', 'b', 'c'], 'least-recently-used', 'pause');
     await claim(replica, repeat(plan, 3));
-    replica.pool.report(keysOf(plan)[0]!, 'gpt-4o', outcome('rate_limit_long', { retryAfterMs: 600_000 }), null);
+    replica.pool.report(
+      keysOf(plan)[0]!,
+      'gpt-4o',
+      caller(),
+      outcome('rate_limit_long', { retryAfterMs: 600_000 }),
+      null,
+    );
     expect(await claim(replica, repeat(plan, 4))).toEqual(['b', 'c', 'b', 'c']);
     await replica.pool.flush();
     await replica.pool.reset(keysOf(plan)[0]!);

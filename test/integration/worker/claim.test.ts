@@ -23,7 +23,7 @@ const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const idxs = (rows: { idx: number }[]) => rows.map(({ idx }) => idx);
 
 function release(workerId: string, rows: { batchId: string; idx: number; claimNo: number }[], delayMs = 0) {
-  const spent = { delayMs, attempts: 0, rounds: 0, waitedMs: 0, loadFailed: false };
+  const spent = { delayMs, attempts: 0, rounds: 0, waitedMs: 0, loadFailed: false, failedKey: null, failedRounds: 0 };
   return releaseItems(
     database.db,
     workerId,
@@ -85,12 +85,27 @@ test('gives the fields of the row and raises the claim number each time', async 
     rounds: 0,
     waitedMs: 0,
     loadFailures: 0,
+    failedKey: null,
+    failedRounds: 0,
+    failingForMs: null,
   });
   await releaseItems(database.db, worker, 'test', [
-    { batchId: id, idx: 0, claimNo: 1, delayMs: 0, attempts: 3, rounds: 2, waitedMs: 250.6, loadFailed: true },
+    {
+      ...{ batchId: id, idx: 0, claimNo: 1, delayMs: 0 },
+      ...{ attempts: 3, rounds: 2, waitedMs: 250.6, loadFailed: true, failedKey: '0123456789ab', failedRounds: 1 },
+    },
   ]);
   const [again] = await claim(database.db, worker, id, 0, 1);
-  expect(again).toMatchObject({ claimNo: 2, attempts: 3, rounds: 2, waitedMs: 251, loadFailures: 1 });
+  expect(again).toMatchObject({
+    claimNo: 2,
+    attempts: 3,
+    rounds: 2,
+    waitedMs: 251,
+    loadFailures: 1,
+    failedKey: '0123456789ab',
+    failedRounds: 1,
+    failingForMs: expect.any(Number),
+  });
 });
 
 test('a worker without a lease gets nothing, fresh or released', async () => {

@@ -55,6 +55,9 @@ function item(
     rounds: 0,
     waitedMs: 0,
     loadFailures: 0,
+    failedKey: null,
+    failedRounds: 0,
+    failingForMs: null,
     ...more,
   };
 }

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { failureOf, nextBinding, nextKey } from '../../../lib/upstream/attempt-policy.ts';
 import type { CallClass, CallResult } from '../../../lib/upstream/call-result.ts';
-import { classOfStatus } from '../../../lib/upstream/classify.ts';
+import { classOfError, classOfStatus } from '../../../lib/upstream/classify.ts';
 
 function result(callClass: CallClass, over: Partial<CallResult> = {}): CallResult {
   return {
@@ -27,6 +27,7 @@ describe('the class of a status', () => {
     [301, null, 'client_error'],
     [400, null, 'client_error'],
     [401, null, 'auth'],
+    [402, null, 'account'],
     [403, null, 'forbidden'],
     [408, null, 'client_error'],
     [429, null, 'rate_limit_short'],
@@ -43,11 +44,60 @@ describe('the class of a status', () => {
   });
 });
 
+describe('the class of an error that says that there is no credit', () => {
+  const anthropic = (message: string) => ({ type: 'error', error: { type: 'invalid_request_error', message } });
+  const openai = (code: string | null, type: string) => ({ error: { message: 'x', type, param: null, code } });
+  const of = (status: number, body: unknown, retryAfterMs: number | null = null) =>
+    classOfError(status, retryAfterMs, Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)));
+
+  test.each([
+    [402, ''],
+    [429, openai('insufficient_quota', 'insufficient_quota')],
+    [429, openai(null, 'insufficient_quota')],
+    [429, openai('billing_not_active', 'billing_not_active')],
+    [400, openai('billing_hard_limit_reached', 'invalid_request_error')],
+    [429, openai(null, 'exceeded_current_quota_error')],
+    [403, { type: 'error', error: { type: 'billing_error', message: 'x' } }],
+    [429, [openai('insufficient_quota', 'x')]],
+    [400, anthropic('Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing.')],
+    [400, anthropic('You have reached your specified API usage limits. You will regain access on 2026-12-31.')],
+    [429, anthropic('You have reached your specified workspace API usage limits. You will regain access soon.')],
+    [403, { code: 'x', error: 'Your team 0b1c-2 has either used all available credits or reached its limit.' }],
+    [403, { code: 'x', error: "Your newly created team doesn't have any credits yet." }],
+  ])('%i %j is account, with any Retry-After', (status, body) => {
+    expect(of(status, body)).toBe('account');
+    expect(of(status, body, 60_000)).toBe('account');
+  });
+
+  test.each([
+    // A request cannot open the breaker of a key by what it makes an upstream repeat.
+    [400, anthropic("model: 'Your credit balance is too low' is not a model"), 'client_error'],
+    [400, anthropic('messages.0: insufficient_quota'), 'client_error'],
+    [400, { message: 'Your credit balance is too low', code: 'insufficient_quota' }, 'client_error'],
+    [400, { error: { message: { code: 'insufficient_quota' } } }, 'client_error'],
+    [400, '{"error":{"code":"insufficient_quota"}', 'client_error'],
+    [400, { error: { code: 'insufficient_quota', pad: 'x'.repeat(16_384) } }, 'client_error'],
+    // Gemini's limits by the minute.
+    [429, [{ error: { code: 429, message: 'You exceeded your current quota', status: 'X' } }], 'rate_limit_short'],
+    [429, openai('rate_limit_exceeded', 'requests'), 'rate_limit_short'],
+    [401, openai('insufficient_quota', 'x'), 'auth'],
+    [500, openai('insufficient_quota', 'x'), 'server_error'],
+    [400, 'null', 'client_error'],
+    [400, '[]', 'client_error'],
+    [400, '{"error":null}', 'client_error'],
+    [403, '', 'forbidden'],
+  ] as const)('%i %j is not', (status, body, expected) => {
+    expect(of(status, body)).toBe(expected);
+    expect(classOfError(status, null, null)).toBe(classOfStatus(status, null));
+  });
+});
+
 describe('what is tried next', () => {
   const rows: [CallClass, key: boolean, binding: boolean][] = [
     ['success', false, false],
     ['bad_response', false, false],
     ['auth', true, true],
+    ['account', true, true],
     ['forbidden', true, true],
     ['rate_limit_short', true, true],
     ['rate_limit_long', true, true],

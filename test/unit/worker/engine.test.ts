@@ -24,6 +24,9 @@ function item(batchId: string, idx: number, more: Partial<ClaimedItem> & { owner
     rounds: 0,
     waitedMs: 0,
     loadFailures: 0,
+    failedKey: null,
+    failedRounds: 0,
+    failingForMs: null,
     ...rest,
   };
 }

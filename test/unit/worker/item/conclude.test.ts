@@ -1,6 +1,7 @@
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { systemClock } from '../../../../lib/base/clock.ts';
 import { atOnce } from '../../../../lib/base/turns.ts';
+import type { BreakerReason } from '../../../../lib/keypool/breaker.ts';
 import type { KeyPool } from '../../../../lib/keypool/pool.ts';
 import type { BatchContext } from '../../../../lib/model/batch.ts';
 import type { Catalog, HostKey, Pricing } from '../../../../lib/model/catalog.ts';
@@ -18,7 +19,8 @@ const candidate = {
   adapter: 'openai',
   wireName: 'm-up',
 } as Candidate;
-const key = { name: 'one', value: 'sk-host-0123456789' } as HostKey;
+const key = { name: 'one', value: 'sk-host-0123456789', breakerKey: 'k1' } as HostKey;
+const anonymous = { name: '', value: null, breakerKey: '' } as HostKey;
 const pricing: Pricing = {
   id: 'p',
   name: 'price',
@@ -52,7 +54,13 @@ interface Given {
   batch?: Partial<BatchContext>;
   item?: Partial<PreparedItem['item']>;
   aborted?: boolean;
+  /** Of the breakers; null for ones that stay open. */
   reopens?: number | null;
+  why?: BreakerReason | null;
+  probeRefused?: boolean;
+  anonymous?: boolean;
+  failedKey?: string;
+  othersSucceed?: boolean;
   refusal?: Outcome;
   late?: boolean;
 }
@@ -70,6 +78,9 @@ function concluded(given: Given): Outcome {
     rounds: 0,
     waitedMs: 0,
     loadFailures: 0,
+    failedKey: null,
+    failedRounds: 0,
+    failingForMs: null,
     ...given.item,
   };
   const plan = {
@@ -83,14 +94,19 @@ function concluded(given: Given): Outcome {
     calls: given.last ? 2 : 0,
     dialled: given.last !== undefined,
     first: given.last ?? null,
-    last: given.last ? { result: given.last, candidate, key } : null,
+    last: given.last ? { result: given.last, candidate, key: given.anonymous ? anonymous : key } : null,
     deadline: given.late ? 100 : 1000,
     refusal: given.refusal ?? null,
     tellsKey: false,
+    probeRefused: given.probeRefused ?? false,
+    failedKey: given.failedKey ?? null,
+    othersSucceed: given.othersSucceed ?? false,
     charged: [],
   };
   run.tellsKey = atOnce(tellsKey(run));
-  const pool = { reopensInMs: () => given.reopens ?? null } as unknown as KeyPool;
+  const pool = {
+    reopening: () => ({ inMs: given.reopens ?? null, reason: given.why ?? 'server_error' }),
+  } as unknown as KeyPool;
   const clock = { ...systemClock, monotonic: () => 500 };
   return conclude({ pool, clock, itemTimeoutMs: 300_000, aborted: given.aborted ?? false }, run);
 }
@@ -116,6 +132,7 @@ test('a success keeps the answer’s bytes, its tokens and their price', () => {
 
 test.each<[CallClass, Partial<CallResult>, string, string]>([
   ['auth', { status: 401 }, 'upstream status 401', 'upstream_error'],
+  ['account', { status: 402 }, 'upstream status 402', 'upstream_error'],
   ['forbidden', { status: 403 }, 'upstream status 403', 'upstream_error'],
   ['rate_limit_short', { status: 429 }, 'upstream status 429', 'upstream_error'],
   ['rate_limit_long', { status: 429, retryAfterMs: 9000 }, 'upstream status 429', 'upstream_error'],
@@ -186,7 +203,7 @@ test.each<CallClass>(['rate_limit_short', 'rate_limit_long', 'server_error', 'ne
   },
 );
 
-test.each<CallClass>(['auth', 'forbidden', 'client_error', 'bad_response', 'too_large', 'timeout'])(
+test.each<CallClass>(['auth', 'account', 'forbidden', 'client_error', 'bad_response', 'too_large', 'timeout'])(
   '%s is not run again, whatever max_attempts says',
   (callClass) => {
     expect(concluded({ last: result(callClass), batch: { maxAttempts: 10 } })).toMatchObject({ kind: 'final' });
@@ -229,10 +246,100 @@ test('breakers that reopen too late, or never, are no healthy keys; on_limit wai
   expect(concluded({ reopens: null })).toMatchObject(none);
   const wait = { batch: { onLimit: 'wait' as const }, item: { waitedMs: 9_000_000 } };
   expect(concluded({ reopens: 1001, ...wait })).toMatchObject({ kind: 'released', waitedMs: 9_001_001 });
-  expect(concluded({ reopens: null, ...wait })).toMatchObject(none);
+  expect(concluded({ reopens: null })).toMatchObject(none);
 });
 
 test('a spent tier of every key is its own refusal', () => {
   const refusal = refused({ attempts: 4 } as PreparedItem['item'], 'rate_limited', 'rate limit exceeded: x');
   expect(concluded({ refusal, reopens: 10 })).toBe(refusal);
+});
+
+test('under on_limit wait an item whose keys are refused for good looks again after a minute, then less often', () => {
+  const wait = { batch: { onLimit: 'wait' as const }, why: 'auth' as const, reopens: null };
+  const delays = [0, 60_000, 400_000, 9_000_000].map((waitedMs) => {
+    const outcome = concluded({ ...wait, item: { waitedMs } });
+    return outcome.kind === 'released' && outcome.delayMs;
+  });
+  expect(delays).toEqual([60_000, 60_000, 100_000, 600_000]);
+});
+
+test.each<[CallClass, boolean]>([
+  ['auth', false],
+  ['account', false],
+  ['forbidden', true],
+])('an item that met %s (probe: %s) waits for a key that reopens, and says why', (callClass, probeRefused) => {
+  const last = result(callClass, { status: 403 });
+  expect(concluded({ last, probeRefused, reopens: 5000, item: { waitedMs: 100 } })).toMatchObject({
+    kind: 'released',
+    delayMs: 5000,
+    waitedMs: 5100,
+    attempts: 6,
+    rounds: 0,
+    wait: { reason: 'key_breaker', text: 'upstream status 403' },
+  });
+  const final = { kind: 'final', error: 'batch item: upstream status 403', usage: { status: 403 } };
+  expect(concluded({ last, probeRefused, reopens: 600_000 })).toMatchObject(final);
+  expect(concluded({ last, probeRefused, reopens: null })).toMatchObject(final);
+  const wait = { last, probeRefused, batch: { onLimit: 'wait' as const } };
+  expect(concluded({ ...wait, reopens: 600_000 })).toMatchObject({ kind: 'released', delayMs: 600_000 });
+  expect(concluded({ ...wait, reopens: null })).toMatchObject({ kind: 'released', delayMs: 60_000 });
+  expect(concluded({ ...wait, reopens: 5, anonymous: true })).toMatchObject(final);
+});
+
+test('the 403 of a call that was no probe ends the item', () => {
+  const last = result('forbidden', { status: 403 });
+  expect(concluded({ last, reopens: 50, batch: { onLimit: 'wait' } })).toMatchObject({ kind: 'final' });
+});
+
+test('a released item says why it waits, and what it failed on', () => {
+  const waits = (given: Given) => {
+    const outcome = concluded({ batch: { maxAttempts: 5 }, ...given });
+    return outcome.kind === 'released' ? outcome.wait : outcome.kind;
+  };
+  const retry = { reason: 'retry_pause', text: 'upstream status 500' };
+  expect(waits({ last: result('server_error', { status: 500 }) })).toEqual(retry);
+  const lost = { reason: 'host_down', text: 'upstream "up" unreachable after 3 attempts' };
+  expect(waits({ last: result('unreachable') })).toEqual(lost);
+  expect(waits({ reopens: 9, why: 'account' })).toMatchObject({ reason: 'no_credit' });
+  expect(waits({ reopens: 9, why: 'network' })).toEqual({ reason: 'key_breaker', text: 'connection to upstream lost' });
+  expect(waits({ aborted: true })).toBeNull();
+  const failed = concluded({ last: result('network'), batch: { maxAttempts: 5 }, failedKey: 'k1' });
+  expect(failed).toMatchObject({ kind: 'released', failedKey: 'k1' });
+});
+
+describe('on the SDK surfaces', () => {
+  const sdk = { surface: 'openai', maxAttempts: 32_767, onLimit: 'wait' as const };
+  const ended = (failedRounds: number, callClass: CallClass, more: Partial<Given> = {}) =>
+    concluded({ last: result(callClass, { status: 500 }), batch: sdk, item: { rounds: 3, failedRounds }, ...more });
+
+  test.each<CallClass>(['server_error', 'network'])('%s ends an item in its 12th failed round', (callClass) => {
+    expect(ended(0, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 1 });
+    expect(ended(10, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 11 });
+    expect(ended(11, callClass)).toMatchObject({ kind: 'final', state: 'discarded', response: BODY });
+  });
+
+  test('and in its sixth while others of its model succeed', () => {
+    const others = { othersSucceed: true };
+    expect(ended(4, 'server_error', { othersSucceed: false })).toMatchObject({ kind: 'released', failedRounds: 5 });
+    const sixth = ended(5, 'server_error', others);
+    expect(sixth).toMatchObject({ kind: 'final', error: 'batch item: upstream status 500', usage: { status: 500 } });
+  });
+
+  test.each<CallClass>(['rate_limit_short', 'rate_limit_long', 'unreachable'])(
+    '%s counts as no failed round',
+    (cls) => {
+      expect(ended(50, cls, { othersSucceed: true })).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 50 });
+    },
+  );
+
+  test('a wait and a stop count as none', () => {
+    const waits = { batch: sdk, item: { failedRounds: 7 }, reopens: 5 };
+    expect(concluded(waits)).toMatchObject({ kind: 'released', failedRounds: 7 });
+    expect(ended(7, 'aborted', { aborted: true })).toMatchObject({ kind: 'released', failedRounds: 7 });
+  });
+
+  test('native batches have max_attempts alone', () => {
+    const native = { batch: { maxAttempts: 32_767 }, othersSucceed: true };
+    expect(ended(99, 'server_error', native)).toMatchObject({ kind: 'released' });
+  });
 });
