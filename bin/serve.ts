@@ -86,12 +86,13 @@ function controlPort(app: App, port: number, env: NodeJS.ProcessEnv): Port {
   };
 }
 
-async function listen({ config, log, metrics }: App, { variable, ...port }: Port): Promise<HttpServer> {
+async function listen({ config, log, metrics, bodies }: App, { variable, ...port }: Port): Promise<HttpServer> {
   try {
     return await serve({
       ...port,
       host: config.host,
       log,
+      bodies,
       onRequest: ({ method, route, status, seconds }) =>
         metrics.httpSeconds.observe({ method, route, status: String(status) }, seconds),
     });

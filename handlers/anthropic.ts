@@ -69,6 +69,7 @@ async function* bodyOfClient(event: ApiEvent): AsyncGenerator<Uint8Array> {
   try {
     yield* streamOf(event);
   } catch (cause) {
+    if (cause instanceof ApiError) throw cause;
     throw new ApiError('invalid_json', 'the connection ended before the request body did', { cause });
   }
 }

@@ -1,9 +1,10 @@
 import { z } from 'zod';
 import type { Caller } from '../lib/auth/authenticate.ts';
 import { parseQuery } from '../lib/http/contracts.ts';
-import { type ApiEvent, type ApiHandler, type ApiResult, queryOf } from '../lib/http/event.ts';
+import { type ApiEvent, type ApiHandler, type ApiResult, bodyOf, queryOf } from '../lib/http/event.ts';
+import { bodyTooLarge } from '../lib/http/read-body.ts';
 import type { BoundRoute, HttpRoute } from '../lib/http/routes.ts';
-import { authenticated, type GateDeps, open } from './middleware.ts';
+import { authenticated, callerOf, type GateDeps, open } from './middleware.ts';
 
 /**
  * One endpoint: its route, and the function that serves it. The route tables of both ports and the HTTP functions on
@@ -14,6 +15,8 @@ export interface Endpoint<App> extends HttpRoute {
   readonly lambda: string | null;
   /** Makes the handler from what it needs of the application. The middleware is part of it. */
   readonly bind: (app: App) => ApiHandler;
+  /** Who calls, before the body is read. */
+  readonly admission?: (app: App) => NonNullable<BoundRoute['admit']>;
 }
 
 interface LambdaRoute extends HttpRoute {
@@ -33,9 +36,19 @@ export function endpoint<App extends GateDeps, Query extends z.ZodObject = typeo
   const contract = (query ?? NO_QUERY) as Query;
   return {
     ...route,
+    admission: (app) => async (event) => (await callerOf(app, event)).owner,
     bind: (app) =>
-      authenticated(app, (event, caller) => handle(app, caller, event, parseQuery(contract, queryOf(event)))),
+      authenticated(app, (event, caller) => {
+        const query = parseQuery(contract, queryOf(event));
+        if (route.maxBytes !== undefined) checkLength(bodyOf(event), route.maxBytes);
+        return handle(app, caller, event, query);
+      }),
   };
+}
+
+/** The Node adapter checks the length before it reads. API Gateway hands over what came. */
+function checkLength(body: Buffer, maxBytes: number): void {
+  if (body.length > maxBytes) throw bodyTooLarge(`${body.length} bytes`, maxBytes);
 }
 
 /** An endpoint that asks for no credential and answers before the service is ready. */
@@ -53,5 +66,9 @@ export function below<App>(prefix: string, endpoints: readonly Endpoint<App>[]):
 
 /** The endpoints as routes of an adapter. */
 export function bindEndpoints<App>(endpoints: readonly Endpoint<App>[], app: App): BoundRoute[] {
-  return endpoints.map(({ bind, lambda: _, ...route }) => ({ ...route, run: bind(app) }));
+  return endpoints.map(({ bind, admission, lambda: _, ...route }) => ({
+    ...route,
+    run: bind(app),
+    ...(admission && { admit: admission(app) }),
+  }));
 }

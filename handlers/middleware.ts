@@ -24,12 +24,14 @@ export type Authenticated = (event: ApiEvent, caller: Caller) => Promise<ApiResu
  * then authentication.
  */
 export function authenticated(app: GateDeps, handle: Authenticated): ApiHandler {
-  const run = async (event: ApiEvent): Promise<ApiResult> => {
-    const unready = app.notReady();
-    if (unready) throw new ApiError(unready.code, unready.reason);
-    return handle(event, await app.authenticate(event.headers));
-  };
-  return open(app, run);
+  return open(app, async (event) => handle(event, await callerOf(app, event)));
+}
+
+/** Who calls, by the headers alone. Throws ApiError 503 until the service is ready, 401 for a bad credential. */
+export async function callerOf(app: GateDeps, event: ApiEvent): Promise<Caller> {
+  const unready = app.notReady();
+  if (unready) throw new ApiError(unready.code, unready.reason);
+  return app.authenticate(event.headers);
 }
 
 /** The same for a route that asks for no credential and answers before the service is ready. */

@@ -3,7 +3,6 @@ import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
 import type { Db } from '../lib/db/database.ts';
 import { idempotencyKeyOf, refuseEncodedBody, whole } from '../lib/http/contracts.ts';
 import { bodyOf, pathParameter } from '../lib/http/event.ts';
-import { bodyTooLarge } from '../lib/http/read-body.ts';
 import { json } from '../lib/http/render.ts';
 import type { Catalog } from '../lib/model/catalog.ts';
 import { batchObject } from '../lib/surfaces/openai/batch-object.ts';
@@ -28,13 +27,12 @@ interface CreateOpenaiApp extends GateDeps, CreateDeps {
 }
 
 export const createOpenaiBatchEndpoint = endpoint(
-  { method: 'POST', pattern: '/v1/batches', body: 'read', lambda: 'openai' },
+  { method: 'POST', pattern: '/v1/batches', body: 'read', maxBytes: MAX_CREATE_BYTES, lambda: 'openai' },
   async (app: CreateOpenaiApp, caller, event) => {
     const catalog = app.catalog();
     const attribution = attributionOf(caller, governingPolicy(caller, catalog), catalog);
     refuseEncodedBody(event.headers);
     const body = bodyOf(event);
-    if (body.length > MAX_CREATE_BYTES) throw bodyTooLarge(`${body.length} bytes`, MAX_CREATE_BYTES);
     const { row, replayed } = await createBatch(app, {
       attribution,
       body,

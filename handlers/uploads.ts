@@ -28,7 +28,7 @@ interface CreateUploadApp extends GateDeps, CreateUploadDeps {
 }
 
 const createUploadEndpoint = endpoint(
-  { method: 'POST', pattern: '/v1/uploads', body: 'read', lambda: 'upload' },
+  { method: 'POST', pattern: '/v1/uploads', body: 'read', maxBytes: MAX_BODY_BYTES, lambda: 'upload' },
   async (app: CreateUploadApp, { owner }, event) => {
     refuseEncodedBody(event.headers);
     const bytes = bytesOf(bodyOf(event));
@@ -41,7 +41,6 @@ const createUploadEndpoint = endpoint(
 );
 
 function bytesOf(body: Buffer): number {
-  if (body.length > MAX_BODY_BYTES) throw bodyTooLarge(`${body.length} bytes`, MAX_BODY_BYTES);
   let value: unknown;
   try {
     value = JSON.parse(body.toString());

@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { pathToFileURL } from 'node:url';
+import { createBodyBudget } from '../../lib/base/body-budget.ts';
 import { createLog } from '../../lib/base/log.ts';
 import { serve } from '../../lib/http/node.ts';
 import { createFileStore } from '../../lib/payloads/file-store.ts';
@@ -44,6 +45,7 @@ if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
     port: 0,
     routes: [{ method: 'GET', pattern: '/file', run }],
     maxBodyBytes: 0,
+    bodies: createBodyBudget(0),
     log: createLog('silent'),
   });
   process.stdout.write(`${port}\n`);

@@ -86,6 +86,9 @@ export const ENVIRONMENT = z.object({
   RELAY_MAX_REQUEST_BYTES: int(1, Number.MAX_SAFE_INTEGER)
     .default(32 * MIB)
     .meta({ unit: 'bytes', about: 'Largest body of a native submit. A value above 64 MiB counts as 64 MiB.' }),
+  RELAY_BODY_MEMORY_MIB: int(64, 1_048_576)
+    .default(512)
+    .meta({ unit: 'MiB', about: 'What all request bodies in memory of one replica may take. Above it: 503.' }),
   RELAY_BATCH_PAYLOAD_DIR: z
     .string()
     .min(1)
@@ -149,6 +152,7 @@ export interface Config {
   publicUrl: string | null;
   maxItems: number;
   maxRequestBytes: number;
+  bodyMemoryBytes: number;
   payloadDir: string;
   concurrency: number;
   itemTimeoutMs: number;
@@ -208,6 +212,7 @@ export function loadConfig(env: Record<string, string | undefined>): Config {
     publicUrl: e.RELAY_PUBLIC_URL ?? null,
     maxItems: e.RELAY_BATCH_MAX_ITEMS,
     maxRequestBytes: Math.min(e.RELAY_MAX_REQUEST_BYTES, MAX_REQUEST_BYTES),
+    bodyMemoryBytes: e.RELAY_BODY_MEMORY_MIB * MIB,
     payloadDir: e.RELAY_BATCH_PAYLOAD_DIR,
     concurrency: e.RELAY_BATCH_CONCURRENCY,
     itemTimeoutMs: e.RELAY_BATCH_ITEM_TIMEOUT_S * 1000,

@@ -61,6 +61,7 @@ export async function layFoundation(options: AppOptions, stopping: AbortSignal):
     shared,
     client: shared.createClient(),
     metrics: createMetrics({
+      bodies: shared.app.bodies.held,
       running: () => worker.figures().running,
       waiting: () => worker.figures().waiting,
       committing: () => worker.figures().committing,

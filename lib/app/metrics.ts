@@ -20,7 +20,12 @@ export interface Metrics {
 }
 
 /** Makes the registry. `gauges` are read when the metrics are. */
-export function createMetrics(gauges: { running(): number; waiting(): number; committing(): number }): Metrics {
+export function createMetrics(gauges: {
+  bodies(): number;
+  running(): number;
+  waiting(): number;
+  committing(): number;
+}): Metrics {
   const registry = new Registry();
   const registers = [registry];
   collectDefaultMetrics({ register: registry });
@@ -36,6 +41,7 @@ export function createMetrics(gauges: { running(): number; waiting(): number; co
   gauge('relay_batch_items_running', 'Items in slots of this replica.', gauges.running);
   gauge('relay_batch_queue_depth', 'Items claimed by this replica that wait for a slot.', gauges.waiting);
   gauge('relay_batch_items_committing', 'Outcomes that wait for their group commit.', gauges.committing);
+  gauge('relay_batch_body_memory_bytes', 'Request bodies in memory, in bytes.', gauges.bodies);
   return {
     registry,
     itemsFinal: new Counter({

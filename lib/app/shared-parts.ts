@@ -2,7 +2,9 @@ import type { TokenVerifier } from '../auth/authenticate.ts';
 import { checkSigningKeys } from '../auth/signing-keys.ts';
 import { purgeExpiredTokens } from '../auth/tokens.sql.ts';
 import { createTokenVerifier } from '../auth/verify-token.ts';
+import { type BodyBudget, createBodyBudget } from '../base/body-budget.ts';
 import { type Clock, systemClock } from '../base/clock.ts';
+import { createKeyedTurns, type KeyedTurns } from '../base/keyed-turns.ts';
 import type { Log } from '../base/log.ts';
 import { createCompactor, type ResultsWriters } from '../batch/results/compact.ts';
 import { type CatalogCache, createCatalogCache } from '../catalog/catalog-cache.ts';
@@ -47,6 +49,9 @@ export interface AppCore {
   maxRequestBytes: number;
   maxPendingItemsPerOwner: number;
   publicUrl: string | null;
+  /** What request bodies take of the memory of this process. */
+  bodies: BodyBudget;
+  uploadTurns: KeyedTurns;
   /** Throws until a first catalogue was loaded. */
   catalog(): Catalog;
   batchUsage(batchId: string): Promise<BatchUsage>;
@@ -173,6 +178,8 @@ function coreOf(core: Pick<AppCore, 'config' | 'log' | 'clock' | 'db' | 'payload
     maxRequestBytes: config.maxRequestBytes,
     maxPendingItemsPerOwner: config.maxPendingItemsPerOwner,
     publicUrl: config.publicUrl,
+    bodies: createBodyBudget(config.bodyMemoryBytes),
+    uploadTurns: createKeyedTurns(),
     batchUsage: (batchId) => batchUsage(db, batchId),
   };
 }

@@ -29,6 +29,7 @@ export const API_ERRORS = {
   conflict: { status: 409, message: 'conflict' },
   too_many_pending: { status: 429, message: 'too many pending items' },
   storage_full: { status: 503, message: 'payload storage is full or cannot be written' },
+  overloaded: { status: 503, message: 'too many request bodies are in work' },
   not_ready: { status: 503, message: 'not ready' },
   schema_outdated: { status: 503, message: 'database schema is outdated: run relay-batch migrate' },
   internal: { status: 500, message: 'internal error' },

@@ -15,6 +15,8 @@ export interface HttpCall {
   batchId: string | undefined;
   startedAt: number;
   expectsContinue: boolean;
+  /** The body came too slowly: the rest of it is not waited for. */
+  cut: boolean;
   /** The answer was cut short by a fault of ours. */
   broken: boolean;
 }
@@ -33,6 +35,7 @@ export function callOf(req: IncomingMessage, expectsContinue: boolean): HttpCall
     batchId: undefined,
     startedAt: performance.now(),
     expectsContinue,
+    cut: false,
     broken: false,
   };
 }

@@ -1,15 +1,18 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Context } from 'aws-lambda';
+import type { BodyBudget } from '../base/body-budget.ts';
 import { ApiError, ConfigError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import { SLOW_MS, SlowBody } from './body-rate.ts';
 import { callOf, eventOf, type HttpCall } from './call.ts';
 import { type ApiResult, attachBody, attachStream, requestIdHeaders } from './event.ts';
 import { onMalformed } from './malformed.ts';
-import { bodyTooLarge, drain, hasBody, readBody, streamBody } from './read-body.ts';
+import { drain, hasBody, withBody } from './read-body.ts';
 import { renderError } from './render.ts';
 import { respond } from './respond.ts';
 import { type BoundRoute, createMatcher } from './routes.ts';
+import { streamBody } from './stream-body.ts';
 
 /** One request as the metrics see it: by pattern, never by path. 499: the client went away before its answer. */
 export interface SeenRequest {
@@ -24,14 +27,18 @@ export interface ServeOptions {
   /** 0 takes a free one. */
   port: number;
   routes: readonly BoundRoute[];
-  /** Largest body of a route that reads one, bytes. */
+  /** Largest body of a route that reads one and has no limit of its own, bytes. */
   maxBodyBytes: number;
+  /** What all bodies in memory may take together. */
+  bodies: BodyBudget;
   /** Asked before a path is looked up or a body is read; throws ApiError. How the control port refuses strangers. */
   guard?: (path: string, authorization: string | undefined) => void;
   log: Log;
   onRequest?: (seen: SeenRequest) => void;
   /** How long a client may take nothing of its answer; 60 s unless a test says otherwise. */
   stallMs?: number;
+  /** How long a body may come at less than 1 KiB/s; 60 s unless a test says otherwise. */
+  slowMs?: number;
 }
 
 export interface HttpServer {
@@ -43,6 +50,8 @@ export interface HttpServer {
   close(deadlineMs: number): Promise<void>;
 }
 
+/** Who sends bodies to routes that ask for no owner: the control port's are behind its guard. */
+const ADMIN = 'admin';
 const STALL_MS = 60_000;
 /** Over what a load balancer keeps idle connections (60 s): the side that reuses one must not be the last to know. */
 const KEEP_ALIVE_MS = 65_000;
@@ -60,7 +69,7 @@ const DRAIN_MS = 30_000;
  */
 export async function serve(options: ServeOptions): Promise<HttpServer> {
   const match = createMatcher(options.routes);
-  const stallMs = options.stallMs ?? STALL_MS;
+  const { stallMs = STALL_MS, slowMs = SLOW_MS } = options;
   const busy = new Map<Socket, Set<ServerResponse>>();
   let closing = false;
 
@@ -85,24 +94,20 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
       throw new ApiError('method_not_allowed', undefined, { headers: { allow: found.allow } });
     }
     const event = eventOf(req, call, found.route, found.parameters);
-    if (found.route.body === 'read') {
-      if (call.expectsContinue && Number(req.headers['content-length'] ?? 0) <= options.maxBodyBytes) {
-        res.writeContinue();
-        call.expectsContinue = false;
-      }
-      const read = await readBody(req, options.maxBodyBytes);
-      if (read.kind === 'aborted') return null;
-      if (read.kind === 'too_large') throw bodyTooLarge(read.sent, options.maxBodyBytes);
-      attachBody(event, read.body);
-    }
-    if (found.route.body === 'stream') {
-      const begin = () => {
-        if (call.expectsContinue) res.writeContinue();
-        call.expectsContinue = false;
-      };
-      attachStream(event, streamBody(req, begin));
-    }
-    return found.route.run(event, { awsRequestId: call.requestId } as Context);
+    const context = { awsRequestId: call.requestId } as Context;
+    const { route } = found;
+    const begin = () => {
+      if (call.expectsContinue) res.writeContinue();
+      call.expectsContinue = false;
+    };
+    if (route.body === 'stream') attachStream(event, streamBody(req, { begin, slowMs }));
+    if (route.body !== 'read') return route.run(event, context);
+    const account = options.bodies.open((await route.admit?.(event)) ?? ADMIN);
+    const maxBytes = route.maxBytes ?? options.maxBodyBytes;
+    return withBody(req, { maxBytes, account, begin, slowMs }, (body) => {
+      attachBody(event, body);
+      return route.run(event, context);
+    });
   };
 
   const send = async (req: IncomingMessage, res: ServerResponse, call: HttpCall, result: ApiResult): Promise<void> => {
@@ -110,10 +115,11 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     call.batchId = result.batchId;
     for (const [name, value] of Object.entries(requestIdHeaders(call.requestId))) res.setHeader(name, value);
     // Told no "continue", the client may skip its body or send it: only a new connection has no such doubt.
-    if (closing || call.expectsContinue) res.setHeader('connection', 'close');
-    const sent = respond(res, result, { headOnly: call.method === 'HEAD', stallMs });
-    if (hasBody(req)) drain(req, DRAIN_BYTES, DRAIN_MS);
-    await sent;
+    if (closing || call.expectsContinue || call.cut) res.setHeader('connection', 'close');
+    const closes = closing || call.expectsContinue || !res.shouldKeepAlive;
+    const drained = hasBody(req) && !call.cut ? drain(req, DRAIN_BYTES, DRAIN_MS) : null;
+    const lingers = closes && !req.complete ? drained : null;
+    await respond(res, result, { headOnly: call.method === 'HEAD', stallMs, lingers });
   };
 
   const handle = async (req: IncomingMessage, res: ServerResponse, expectsContinue: boolean): Promise<void> => {
@@ -123,9 +129,10 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     answers?.add(res);
     res.on('error', () => {}); // a client that disconnects shows as 'close'
     try {
-      const result = await answer(req, res, call).catch((error) =>
-        renderError(error, call.requestId, options.log, call.path),
-      );
+      const result = await answer(req, res, call).catch((error) => {
+        call.cut = error instanceof SlowBody;
+        return renderError(error, call.requestId, options.log, call.path);
+      });
       if (result) await send(req, res, call, result);
     } catch (error) {
       // The stream failed: before its first byte the answer can still say so, later only the broken connection can.

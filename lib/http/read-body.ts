@@ -1,12 +1,9 @@
 import type { IncomingMessage } from 'node:http';
+import type { BodyAccount } from '../base/body-budget.ts';
 import { ApiError } from '../base/errors.ts';
-
-export type BodyRead =
-  | { kind: 'whole'; body: Buffer }
-  /** `sent` is what the client announced, or that it went past the limit. */
-  | { kind: 'too_large'; sent: string }
-  /** The client went away in mid-upload: there is nobody to answer. */
-  | { kind: 'aborted' };
+import { freeAtOnce, growingBuffer } from '../base/growing-buffer.ts';
+import { inTurns } from '../base/turns.ts';
+import { SlowBody, watchRate } from './body-rate.ts';
 
 /** The 400 of an over-large body; it names the limit and the size that was sent. */
 export function bodyTooLarge(sent: string, limitBytes: number): ApiError {
@@ -22,57 +19,128 @@ function announced(req: IncomingMessage): number {
   return Number(req.headers['content-length'] ?? 0);
 }
 
-/**
- * Reads a body of at most `maxBytes`. One of known length goes into a single buffer of that size; its memory is touched
- * only as bytes arrive, so that announcing 32 MiB costs nothing. One that is too large is refused before anything is read.
- */
-export function readBody(req: IncomingMessage, maxBytes: number): Promise<BodyRead> {
-  const chunked = req.headers['transfer-encoding'] !== undefined;
-  const length = announced(req);
-  if (!chunked && length > maxBytes) return Promise.resolve({ kind: 'too_large', sent: `${length} bytes` });
+/** So much more is reserved at a time for a body of unknown length. */
+const RESERVE_BYTES = 1024 * 1024;
 
-  const whole = chunked ? null : Buffer.allocUnsafeSlow(length);
-  const chunks: Buffer[] = [];
-  let filled = 0;
-  return new Promise((resolve) => {
-    const settle = (outcome: BodyRead) => {
+interface ReadOptions {
+  maxBytes: number;
+  account: BodyAccount;
+  /** Runs when the body may come: the head was good, and there is room for what it announces. */
+  begin(): void;
+  slowMs: number;
+}
+
+/**
+ * Reads a body of at most `maxBytes` into one buffer; null when the client goes away in mid-body. One that announces too
+ * much is refused before anything is read. Memory is touched only as bytes arrive. Throws `body_too_large`, `overloaded`,
+ * `SlowBody`.
+ */
+async function readBody(req: IncomingMessage, options: ReadOptions): Promise<Buffer | null> {
+  const { maxBytes, account, begin, slowMs } = options;
+  const length = req.headers['transfer-encoding'] === undefined ? announced(req) : null;
+  if (length !== null && length > maxBytes) throw bodyTooLarge(`${length} bytes`, maxBytes);
+  account.reserve(length ?? 0);
+  begin();
+  const body = growingBuffer(length ?? 0);
+  const isWhole = await receive(req, slowMs, (chunk) => {
+    const size = body.size() + chunk.length;
+    if (size > maxBytes) throw bodyTooLarge(`more than ${maxBytes} bytes`, maxBytes);
+    if (length === null) account.reserve(Math.ceil(size / RESERVE_BYTES) * RESERVE_BYTES);
+    body.append(chunk);
+  });
+  if (!isWhole) return null;
+  return body.whole() ?? (await inTurns(body.join(), body.size()));
+}
+
+/** Below this a body's memory is left to the garbage collector. */
+const FREE_BYTES = 256 * 1024;
+
+/**
+ * Runs `use` with the body in memory; null when the client goes away in mid-body. The account is closed at the end, and
+ * the memory is free: nothing may read the body any more. Throws what `readBody` and `use` throw.
+ */
+export async function withBody<T>(
+  req: IncomingMessage,
+  options: ReadOptions,
+  use: (body: Buffer) => Promise<T>,
+): Promise<T | null> {
+  try {
+    const body = await readBody(req, options);
+    if (body === null) return null;
+    const result = await use(body);
+    // Only behind a success: a failure of one write may leave another under way, which reads from it.
+    if (body.length >= FREE_BYTES) freeAtOnce(body);
+    return result;
+  } finally {
+    options.account.close();
+  }
+}
+
+/** Hands over the chunks as they come; false when the client goes away before the end. Rejects with what `take` throws. */
+function receive(req: IncomingMessage, slowMs: number, take: (chunk: Buffer) => void): Promise<boolean> {
+  return new Promise((resolve, reject) => {
+    const breath = breather(req);
+    const watch = watchRate(slowMs, () => settle(() => reject(new SlowBody())));
+    const settle = (report: () => void) => {
+      watch.stop();
       req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
       req.on('error', () => {}); // a reset after this point is seen by the response
-      resolve(outcome);
+      report();
     };
     const onData = (chunk: Buffer) => {
-      if (filled + chunk.length > maxBytes) return settle({ kind: 'too_large', sent: `more than ${maxBytes} bytes` });
-      if (whole) chunk.copy(whole, filled);
-      else chunks.push(chunk);
-      filled += chunk.length;
+      watch.count(chunk.length);
+      try {
+        take(chunk);
+      } catch (error) {
+        return settle(() => reject(error));
+      }
+      breath();
     };
-    const onEnd = () => settle({ kind: 'whole', body: whole ?? Buffer.concat(chunks, filled) });
-    const onGone = () => settle({ kind: 'aborted' });
+    const onEnd = () => settle(() => resolve(true));
+    const onGone = () => settle(() => resolve(false));
     req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
   });
 }
 
-/** The body as it comes, with back-pressure; `begin` runs when it is first asked for. Leaves the rest for `drain`. */
-export async function* streamBody(req: IncomingMessage, begin: () => void): AsyncGenerator<Buffer> {
-  begin();
-  // Not destroyed when the reader stops early: it still has to get the reason.
-  yield* req.iterator({ destroyOnReturn: false });
+/** Chunks between two turns of the event loop. One of 1 byte takes about 2 us. */
+export const CHUNKS_A_TURN = 2000;
+
+/**
+ * Lets the event loop go round between chunks: in chunks of 1 byte, what the system holds of a body takes half a second
+ * otherwise. Call it after each chunk.
+ */
+function breather(req: IncomingMessage): () => void {
+  let chunks = 0;
+  return () => {
+    if (++chunks < CHUNKS_A_TURN) return;
+    chunks = 0;
+    req.pause();
+    setImmediate(() => req.resume());
+  };
 }
 
 /**
- * Takes and drops what is left of a body. Some clients read only after they have sent everything: closing on unread bytes
- * would reset the connection, and the answer with it. Bounded in bytes and time.
+ * Takes and drops what is left of a body, and resolves at its end. Some clients read only after they have sent everything:
+ * closing on unread bytes would reset the connection, and the answer with it. Bounded in bytes and time.
  */
-export function drain(req: IncomingMessage, maxBytes: number, maxMs: number): void {
-  if (req.complete || req.destroyed) return;
-  let left = maxBytes;
-  const giveUp = () => req.socket.destroy();
-  const timer = setTimeout(giveUp, maxMs);
-  req.on('data', (chunk: Buffer) => {
-    left -= chunk.length;
-    if (left < 0) giveUp();
+export function drain(req: IncomingMessage, maxBytes: number, maxMs: number): Promise<void> {
+  if (req.complete || req.destroyed) return Promise.resolve();
+  return new Promise((resolve) => {
+    let left = maxBytes;
+    const breath = breather(req);
+    const giveUp = () => req.socket.destroy();
+    const timer = setTimeout(giveUp, maxMs);
+    const done = () => {
+      clearTimeout(timer);
+      resolve();
+    };
+    req.on('data', (chunk: Buffer) => {
+      left -= chunk.length;
+      if (left < 0) giveUp();
+      breath();
+    });
+    req.once('end', done);
+    req.once('close', done);
+    req.resume();
   });
-  req.once('end', () => clearTimeout(timer));
-  req.once('close', () => clearTimeout(timer));
-  req.resume();
 }

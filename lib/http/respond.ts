@@ -1,4 +1,5 @@
 import type { ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 import type { ApiResult, StreamResult } from './event.ts';
 
 export interface RespondOptions {
@@ -6,6 +7,8 @@ export interface RespondOptions {
   headOnly: boolean;
   /** A client that takes not one byte for so long is dropped; a slow one is not. */
   stallMs: number;
+  /** The end of the request's body, for a connection that closes behind this answer: it stays open until then. */
+  lingers: Promise<void> | null;
 }
 
 /**
@@ -14,14 +17,14 @@ export interface RespondOptions {
  * Later it destroys the connection and rejects: a cut answer must not look whole.
  */
 export async function respond(res: ServerResponse, result: ApiResult, options: RespondOptions): Promise<void> {
-  if (result.stream && !options.headOnly) return respondStream(res, result, options.stallMs);
+  if (result.stream && !options.headOnly) return respondStream(res, result, options);
   const payload = Buffer.from(result.stream ? '' : (result.body ?? ''));
   const bodiless = result.statusCode === 204 || result.stream !== undefined;
   res.writeHead(result.statusCode, bodiless ? result.headers : { ...result.headers, 'content-length': payload.length });
-  return finish(res, options.headOnly ? undefined : payload, options.stallMs);
+  return finish(res, options.headOnly ? undefined : payload, options);
 }
 
-async function respondStream(res: ServerResponse, result: StreamResult, stallMs: number): Promise<void> {
+async function respondStream(res: ServerResponse, result: StreamResult, options: RespondOptions): Promise<void> {
   const chunks = result.stream[Symbol.asyncIterator]();
   let next = await chunks.next();
   res.writeHead(result.statusCode, result.headers);
@@ -31,14 +34,15 @@ async function respondStream(res: ServerResponse, result: StreamResult, stallMs:
         await chunks.return?.();
         return;
       }
-      if (!write(res, next.value, result.sent)) await writable(res, stallMs);
+      if (!write(res, next.value, result.sent)) await writable(res, options.stallMs);
       next = await chunks.next();
     }
   } catch (error) {
     res.destroy();
     throw error;
   }
-  return finish(res, undefined, stallMs);
+  // A chunked answer has its end behind its last byte: it cannot linger.
+  return finish(res, undefined, { stallMs: options.stallMs, lingers: null });
 }
 
 function write(res: ServerResponse, chunk: Buffer, sent: StreamResult['sent']): boolean {
@@ -64,11 +68,34 @@ function writable(res: ServerResponse, stallMs: number): Promise<void> {
   });
 }
 
-function finish(res: ServerResponse, payload: Buffer | undefined, stallMs: number): Promise<void> {
+async function finish(
+  res: ServerResponse,
+  payload: Buffer | undefined,
+  { stallMs, lingers }: Pick<RespondOptions, 'stallMs' | 'lingers'>,
+): Promise<void> {
+  if (lingers !== null && res.socket !== null && !res.destroyed) return linger(res, res.socket, payload, lingers);
   res.socket?.setTimeout(stallMs); // Node puts its keep-alive timer in place of this one once all is sent
   return new Promise((resolve) => {
     if (res.destroyed) return resolve();
     res.once('close', resolve);
     res.end(payload);
   });
+}
+
+/**
+ * Ends the answer and the sending side of the connection, and closes that only when the client has sent the rest of its
+ * body, or gone. Closed at once, the connection would be reset, and the answer lost with it.
+ */
+async function linger(
+  res: ServerResponse,
+  socket: Socket,
+  payload: Buffer | undefined,
+  lingers: Promise<void>,
+): Promise<void> {
+  if (payload === undefined || payload.length === 0) res.flushHeaders();
+  else res.write(payload);
+  socket.end();
+  await lingers;
+  res.end();
+  socket.destroySoon();
 }

@@ -1,4 +1,4 @@
-import type { ApiHandler } from './event.ts';
+import type { ApiEvent, ApiHandler } from './event.ts';
 
 /** Where an endpoint is. `{name}` in a pattern takes exactly one non-empty segment. */
 export interface HttpRoute {
@@ -6,11 +6,15 @@ export interface HttpRoute {
   readonly pattern: string;
   /** `read` hands the body to the handler as bytes, `stream` as it comes; otherwise it is thrown away unread. */
   readonly body?: 'read' | 'stream';
+  /** Largest body that is read, bytes; without it the adapter's own limit holds. */
+  readonly maxBytes?: number;
 }
 
 /** A route with the function that serves it. */
 export interface BoundRoute extends HttpRoute {
   readonly run: ApiHandler;
+  /** Asked before the body is read: the owner who sends it, by the headers. Throws ApiError. */
+  readonly admit?: (event: ApiEvent) => Promise<string>;
 }
 
 export type Match =

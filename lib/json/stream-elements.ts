@@ -30,6 +30,8 @@ export interface ElementScannerOptions {
   members: readonly string[];
   /** Longest element, or other value, in bytes: so much is kept in memory at most. */
   maxValueBytes: number;
+  /** Told how much is kept in memory, in all, before it is; throws to refuse it. */
+  reserve?(bytes: number): void;
   events?: ElementEvents;
 }
 
@@ -81,7 +83,7 @@ const NOT_OBJECT: StreamFault = { kind: 'not_object' };
  */
 export function elementScanner(options: ElementScannerOptions, sink: ElementSink): ElementScanner {
   const utf8 = utf8Check();
-  const carry = carrier(options.maxValueBytes);
+  const carry = carrier(options.maxValueBytes, options.reserve ?? (() => {}));
   const names = [options.array, ...options.members];
   const { events } = options;
   let walk: Walk = startWalk(0); // through the current key, value or element
@@ -234,19 +236,29 @@ export function elementScanner(options: ElementScannerOptions, sink: ElementSink
 /** Beyond this the next buffer is of the full size: doubling on would copy, and hold, twice as much. */
 const GROW_UNTIL = 1024 * 1024;
 
+/** So little is in memory for any request, and not told. */
+const KEEP_BYTES = 64 * 1024;
+/** So much more is reserved at a time. */
+const RESERVE_BYTES = 1024 * 1024;
+
 /**
  * Puts a value together that is cut by the ends of pieces. The buffer is kept for the next one; memory of its that was
  * never written costs only addresses.
  */
-function carrier(maxBytes: number) {
+function carrier(maxBytes: number, reserve: (bytes: number) => void) {
   let buffer = Buffer.allocUnsafeSlow(0);
   let length = 0;
   let start = 0;
   let isActive = false;
+  let reserved = KEEP_BYTES;
 
   /** False: there was no room for all of it. */
   const add = (chunk: Buffer): boolean => {
     const needed = Math.min(maxBytes, length + chunk.length);
+    if (needed > reserved) {
+      reserved = Math.ceil(needed / RESERVE_BYTES) * RESERVE_BYTES;
+      reserve(reserved);
+    }
     if (needed > buffer.length) {
       const size = needed > GROW_UNTIL ? maxBytes : Math.min(maxBytes, Math.max(2 * needed, 64 * 1024));
       const grown = Buffer.allocUnsafeSlow(size);

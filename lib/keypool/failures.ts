@@ -7,7 +7,11 @@ export interface Failure {
   at: number;
 }
 
-/** The `idx` of a batch that called. */
+/**
+ * The `idx` of a batch that called.
+ *
+ * @internal Exported for its tests.
+ */
 export const CALLED = -1;
 
 /** Failures that lie further apart say nothing of the key. */

@@ -1,5 +1,6 @@
 import type { Dispatcher } from 'undici';
 import type { Clock } from '../base/clock.ts';
+import { freeAtOnce, type GrowingBuffer, growingBuffer } from '../base/growing-buffer.ts';
 import { inTurns, nextTurn } from '../base/turns.ts';
 import { type ByteBudget, LARGE_BYTES, type Receiver } from './budget.ts';
 import type { CallClass, CallRequest, CallResult } from './call-result.ts';
@@ -14,7 +15,6 @@ import {
 import type { Connection, Holder, OriginPool } from './connections.ts';
 import { type Decoded, type DecodeRoom, decodeBody } from './decode.ts';
 import type { Gate } from './gate.ts';
-import { freeAtOnce, type GrowingBuffer, growingBuffer } from './growing-buffer.ts';
 import { parseRetryAfter, type ResponseHead, readResponseHead } from './response-head.ts';
 
 /** Pauses between the three dials of one attempt, in ms ("Upstream outcome classes" in docs/spec/gateway-rules.md). */

@@ -1,11 +1,11 @@
 import type { Dispatcher } from 'undici';
 import type { Clock } from '../base/clock.ts';
+import { freeAtOnce } from '../base/growing-buffer.ts';
 import { type ByteBudget, createByteBudget, LARGE_BYTES } from './budget.ts';
 import { Call, type CallContext } from './call.ts';
 import type { CallResult, UpstreamClient } from './call-result.ts';
 import { createOriginPool, type OriginPool } from './connections.ts';
 import { createGate } from './gate.ts';
-import { freeAtOnce } from './growing-buffer.ts';
 
 /**
  * Deadlines and signals are looked at this often, by one timer. A listener on the signal would cost every call 2 us of

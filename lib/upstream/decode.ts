@@ -1,7 +1,7 @@
 import type { Transform } from 'node:stream';
 import * as zlib from 'node:zlib';
+import { growingBuffer } from '../base/growing-buffer.ts';
 import { inTurns } from '../base/turns.ts';
-import { growingBuffer } from './growing-buffer.ts';
 
 /** `body`: the decoded bytes; else the reason why they are missing. */
 export type Decoded = { body: Buffer } | { fault: 'unknown_encoding' | 'corrupt' | 'too_large' };

@@ -8,8 +8,10 @@ import { healthEndpoint } from '../../handlers/health.ts';
 import { type NativeApp as BatchesApp, NATIVE_ENDPOINTS } from '../../handlers/native.ts';
 import { receiveUploadEndpoint, UPLOAD_ENDPOINTS, type UploadsApp } from '../../handlers/uploads.ts';
 import { authenticate } from '../../lib/auth/authenticate.ts';
+import { createBodyBudget } from '../../lib/base/body-budget.ts';
 import { systemClock } from '../../lib/base/clock.ts';
 import { ApiError } from '../../lib/base/errors.ts';
+import { createKeyedTurns } from '../../lib/base/keyed-turns.ts';
 import { createLog } from '../../lib/base/log.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
 import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
@@ -107,6 +109,8 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     maxItems: 50_000,
     maxRequestBytes: 1024 * 1024,
     maxPendingItemsPerOwner: 0,
+    bodies: createBodyBudget(64 * 1024 * 1024),
+    uploadTurns: createKeyedTurns(),
     publicUrl: null,
     notReady: () => null,
     authenticate: (headers) =>
@@ -126,7 +130,15 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     const { maxBodyBytes = app.maxRequestBytes, nodeOnly = [], guard } = options;
     const seen: SeenRequest[] = [];
     const onRequest = (request: SeenRequest) => void seen.push(request);
-    const listen = { host: '127.0.0.1', port: 0, maxBodyBytes, log: app.log, onRequest, ...(guard && { guard }) };
+    const listen = {
+      host: '127.0.0.1',
+      port: 0,
+      maxBodyBytes,
+      bodies: app.bodies,
+      log: app.log,
+      onRequest,
+      ...(guard && { guard }),
+    };
     const server = await serve({ ...listen, routes: [...routes, ...nodeOnly] });
     servers.push(server);
     const url = `http://127.0.0.1:${server.port}`;

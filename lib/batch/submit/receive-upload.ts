@@ -45,6 +45,7 @@ async function* exactly(source: AsyncIterable<Uint8Array>, bytes: number): Async
       yield chunk;
     }
   } catch (error) {
+    if (error instanceof ApiError) throw error;
     const message = `the connection ended after ${length} of ${bytes} bytes: ${reasonOf(error)}`;
     throw new ApiError('upload_incomplete', message, { cause: error });
   }

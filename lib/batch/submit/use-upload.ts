@@ -1,5 +1,6 @@
 import { isUuid } from '../../base/clock.ts';
 import { ApiError, reasonOf } from '../../base/errors.ts';
+import type { KeyedTurns } from '../../base/keyed-turns.ts';
 import type { Log } from '../../base/log.ts';
 import { inTurns, sha256InSteps } from '../../base/turns.ts';
 import type { Db } from '../../db/database.ts';
@@ -8,7 +9,17 @@ import { findIdempotencyKey, type IdempotencyName } from './record.sql.ts';
 import type { Recorded } from './record.ts';
 import { findUpload, takeUpload, type UploadKey, type UploadRow } from './uploads.sql.ts';
 
-export interface ReadUploadDeps {
+/** Where calls wait that name one upload: its bytes are in memory, or on their way, once. */
+export interface UploadTurnDeps {
+  uploadTurns: KeyedTurns;
+}
+
+/** Runs the use of an upload when no other call of this process uses it. A later call then finds that it was used. */
+export function inUploadTurn<T>({ uploadTurns }: UploadTurnDeps, key: UploadKey, use: () => Promise<T>): Promise<T> {
+  return uploadTurns.run(`${key.owner}/${key.id}`, use);
+}
+
+interface ReadUploadDeps {
   db: Db;
   payloads: Pick<PayloadStore, 'size'>;
 }

@@ -49,9 +49,9 @@ const MAX_UPLOAD_ID_BYTES = 1024;
  * Reads `{"requests":[{"custom_id","params"}]}`, or `{"upload_id"}` in its place, with one request in memory at a time.
  * The first violation refuses the create: 400 with `requests.<n>.custom_id: ...` (n from 0), 413 for too many or too
  * much. Other members are checked for JSON and ignored. `requests` given twice is refused: what JSON.parse would keep
- * is known only when the first ones have been written already.
+ * is known only when the first ones have been written already. `reserve` runs before more of one is kept in memory.
  */
-export function createBodyReader(limits: CreateLimits): CreateBodyReader {
+export function createBodyReader(limits: CreateLimits, reserve: (bytes: number) => void): CreateBodyReader {
   const sha256 = createHash('sha256');
   const request = requestReader();
   const spans = spanList();
@@ -68,6 +68,7 @@ export function createBodyReader(limits: CreateLimits): CreateBodyReader {
       array: 'requests',
       members: ['upload_id'],
       maxValueBytes: limits.maxRequestBytes,
+      reserve,
       events: request,
     },
     {

@@ -1,15 +1,27 @@
+import type { BodyBudget } from '../../base/body-budget.ts';
 import { uuidv7 } from '../../base/clock.ts';
 import { ApiError } from '../../base/errors.ts';
 import { type RecordDeps, type Recorded, recordBatch } from '../../batch/submit/record.ts';
 import type { UploadKey } from '../../batch/submit/uploads.sql.ts';
-import { deleteUsed, digestOfUpload, readUpload, repeatUse, useUpload } from '../../batch/submit/use-upload.ts';
+import {
+  deleteUsed,
+  digestOfUpload,
+  inUploadTurn,
+  readUpload,
+  repeatUse,
+  type UploadTurnDeps,
+  useUpload,
+} from '../../batch/submit/use-upload.ts';
 import type { Attribution } from '../../model/batch.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
 import { CREATE_LIMITS, type CreateLimits, tooLarge } from './create-body.ts';
 import { ANTHROPIC } from './message-batches.sql.ts';
 import { type ReceiveDeps, type ReceivedRequests, receiveRequests } from './receive-requests.ts';
 
-export interface CreateDeps extends RecordDeps, ReceiveDeps {
+export interface CreateDeps extends RecordDeps, UploadTurnDeps {
+  clock: ReceiveDeps['clock'];
+  /** Counts what is in memory of a request. */
+  bodies: BodyBudget;
   payloads: Pick<PayloadStore, 'write' | 'writeStream' | 'stream' | 'size' | 'delete'>;
 }
 
@@ -46,17 +58,33 @@ export async function createMessageBatch(
   limits: CreateLimits = CREATE_LIMITS,
 ): Promise<Recorded> {
   if ((request.announcedBytes ?? 0) > limits.maxBytes) throw tooLarge(`${request.announcedBytes} bytes`, limits);
-  const received = await receiveRequests(deps, request.source, limits);
-  if (received.kind === 'requests') return record(deps, request, received, received.sha256, null);
+  const account = deps.bodies.open(request.attribution.owner);
+  const receive = (source: AsyncIterable<Uint8Array>) =>
+    receiveRequests({ ...deps, reserve: account.reserve }, source, limits);
+  try {
+    const received = await receive(request.source);
+    if (received.kind === 'requests') return await record(deps, request, received, received.sha256, null);
+    const key = { id: received.uploadId, owner: request.attribution.owner };
+    return await inUploadTurn(deps, key, () => createFrom(deps, key, request, received.sha256, receive));
+  } finally {
+    account.close();
+  }
+}
 
-  const { uploadId, sha256: outer } = received;
+/** Makes a batch of an upload. `outer` is the SHA-256 of the body that names it. */
+async function createFrom(
+  deps: CreateDeps,
+  key: UploadKey,
+  request: CreateRequest,
+  outer: Buffer,
+  receive: (source: AsyncIterable<Uint8Array>) => Promise<ReceivedRequests>,
+): Promise<Recorded> {
   const { attribution, idempotencyKey } = request;
   const idempotency = idempotencyKey === null ? null : nameOf(attribution.owner, idempotencyKey);
-  const key = { id: uploadId, owner: attribution.owner };
   const digestOf = (uploadSha256: Buffer) => digestOfUpload(uploadSha256, outer);
   const uploaded = await readUpload<Recorded, ReceivedRequests>(deps, key, {
     whenUsed: (use) => repeatUse(deps.db, use, idempotency, digestOf),
-    read: (ref, bytes) => receiveRequests(deps, deps.payloads.stream(ref, 0, bytes), limits),
+    read: (ref, bytes) => receive(deps.payloads.stream(ref, 0, bytes)),
   });
   if ('replayed' in uploaded) return uploaded;
   if (uploaded.kind === 'upload') {

@@ -7,6 +7,8 @@ import { type CreateBody, type CreateLimits, createBodyReader } from './create-b
 export interface ReceiveDeps {
   payloads: Pick<PayloadStore, 'writeStream'>;
   clock: Clock;
+  /** Told how many bytes of one request are in memory at most; throws to refuse them. */
+  reserve(bytes: number): void;
 }
 
 /** Requests that were checked, in an object of the store; or a body that names an upload, of which nothing is kept. */
@@ -37,7 +39,7 @@ export async function receiveRequests(
   limits: CreateLimits,
 ): Promise<ReceivedRequests> {
   const input: PayloadRef = { kind: 'input', id: uuidv7(deps.clock.now()) };
-  const reader = createBodyReader(limits);
+  const reader = createBodyReader(limits, deps.reserve);
   const pace = pacer();
   let body = null as CreateBody | null;
   async function* checked(): AsyncGenerator<Uint8Array> {

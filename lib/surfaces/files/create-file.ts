@@ -1,6 +1,7 @@
 import { type Clock, uuidv7 } from '../../base/clock.ts';
 import { ApiError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
+import type { UploadTurnDeps } from '../../batch/submit/use-upload.ts';
 import type { Database } from '../../db/database.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { fileTooLarge } from './file-object.ts';
@@ -13,7 +14,7 @@ import { type FileRow, insertFile, type NewFile } from './stored-files.sql.ts';
 /** What a form may be longer than its file. */
 const FRAME_BYTES = 1024 * 1024;
 
-export interface CreateFileDeps {
+export interface CreateFileDeps extends UploadTurnDeps {
   db: Database;
   payloads: Pick<PayloadStore, 'writeStream' | 'delete' | 'stream' | 'size'>;
   clock: Clock;

@@ -106,6 +106,7 @@ async function* unlessCut(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8
   try {
     yield* body;
   } catch (error) {
+    if (error instanceof ApiError) throw error;
     throw malformed('the connection ended before the body did', error);
   }
 }

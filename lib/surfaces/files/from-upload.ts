@@ -1,12 +1,20 @@
 import { createHash, type Hash } from 'node:crypto';
-import { deleteUsed, readUpload, uploadUsed, useUpload } from '../../batch/submit/use-upload.ts';
+import type { UploadKey } from '../../batch/submit/uploads.sql.ts';
+import {
+  deleteUsed,
+  inUploadTurn,
+  readUpload,
+  type UploadTurnDeps,
+  uploadUsed,
+  useUpload,
+} from '../../batch/submit/use-upload.ts';
 import type { Database } from '../../db/database.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import { fileTooLarge } from './file-object.ts';
 import { type DiscardDeps, recordFile } from './record-file.ts';
 import { type FileRow, insertFile, type NewFile } from './stored-files.sql.ts';
 
-export interface FromUploadDeps extends DiscardDeps {
+export interface FromUploadDeps extends DiscardDeps, UploadTurnDeps {
   db: Database;
   payloads: Pick<PayloadStore, 'writeStream' | 'delete' | 'stream' | 'size'>;
 }
@@ -17,12 +25,21 @@ const USED = 'upload was used before';
  * Makes a file of an upload. One file uses it up, in the transaction that makes the row; what is refused does not. Throws
  * what `readUpload` throws, `upload_used`, `body_too_large`.
  */
-export async function fileOfUpload(
+export function fileOfUpload(
   deps: FromUploadDeps,
   file: Omit<NewFile, 'bytes'>,
   { uploadId, maxFileBytes }: { uploadId: string; maxFileBytes: number },
 ): Promise<FileRow> {
   const key = { id: uploadId, owner: file.owner };
+  return inUploadTurn(deps, key, () => fileFrom(deps, key, file, maxFileBytes));
+}
+
+async function fileFrom(
+  deps: FromUploadDeps,
+  key: UploadKey,
+  file: Omit<NewFile, 'bytes'>,
+  maxFileBytes: number,
+): Promise<FileRow> {
   const digest = createHash('sha256');
   const bytes = await readUpload<never, number>(deps, key, {
     checkSize(length) {

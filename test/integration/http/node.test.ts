@@ -4,6 +4,7 @@ import { connect, type Socket } from 'node:net';
 import { PassThrough } from 'node:stream';
 import { pino } from 'pino';
 import { afterEach, expect, test } from 'vitest';
+import { createBodyBudget } from '../../../lib/base/body-budget.ts';
 import { ApiError } from '../../../lib/base/errors.ts';
 import { type ApiHandler, type ApiResult, bodyOf } from '../../../lib/http/event.ts';
 import { type HttpServer, type SeenRequest, serve } from '../../../lib/http/node.ts';
@@ -11,6 +12,7 @@ import { json } from '../../../lib/http/render.ts';
 import type { BoundRoute } from '../../../lib/http/routes.ts';
 
 const LIMIT = 100_000;
+const BUDGET = 64 * 1024 * 1024;
 const open: HttpServer[] = [];
 afterEach(async () => {
   await Promise.all(open.splice(0).map((server) => server.close(0)));
@@ -41,6 +43,7 @@ async function start(run: ApiHandler, stallMs?: number): Promise<Started> {
     port: 0,
     routes,
     maxBodyBytes: LIMIT,
+    bodies: createBodyBudget(BUDGET),
     log: pino({}, sink),
     onRequest: (request) => {
       seen.push(request);
@@ -393,6 +396,13 @@ test('cuts what is still running when the deadline of the close has passed', asy
 test('says in one sentence that a port is taken', async () => {
   const { port } = await start(echo);
   await expect(
-    serve({ host: '127.0.0.1', port, routes: [], maxBodyBytes: 1, log: pino({ level: 'silent' }) }),
+    serve({
+      host: '127.0.0.1',
+      port,
+      routes: [],
+      maxBodyBytes: 1,
+      bodies: createBodyBudget(1),
+      log: pino({ level: 'silent' }),
+    }),
   ).rejects.toThrow(`cannot listen on 127.0.0.1:${port}: EADDRINUSE`);
 });

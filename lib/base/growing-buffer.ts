@@ -1,5 +1,5 @@
 import { Buffer } from 'node:buffer';
-import type { Steps } from '../base/turns.ts';
+import type { Steps } from './turns.ts';
 
 const FIRST_BYTES = 4 * 1024;
 /**

@@ -1,9 +1,9 @@
 import { Buffer } from 'node:buffer';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { growingBuffer } from '../../../lib/base/growing-buffer.ts';
 import { atOnce } from '../../../lib/base/turns.ts';
 import { createGate } from '../../../lib/upstream/gate.ts';
-import { growingBuffer } from '../../../lib/upstream/growing-buffer.ts';
 
 const MIB = 1024 * 1024;
 
