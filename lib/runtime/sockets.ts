@@ -20,3 +20,49 @@ export function socketOf(client: pg.ClientBase): Socket {
 export function dialedBy(returned: ReturnType<ReturnType<typeof buildConnector>>): Socket {
   return returned as unknown as Socket;
 }
+
+/** `HTTP/1.1 100 `; the minor version may be another. */
+const CONTINUE = Buffer.from('HTTP/1.1 100 ');
+const MINOR_VERSION = 7;
+const HEAD_END = Buffer.from('\r\n\r\n');
+/** An interim head is one line, and hardly a header. */
+const MAX_INTERIM_BYTES = 64 * 1024;
+
+/**
+ * Takes heads of `100 Continue` out of what a socket reads. undici calls them a fault of the server and ends the connection,
+ * although a client has to read over them (RFC 9110 section 15.2). `awaitsHead` says whether an answer begins next.
+ */
+export function skipContinue(socket: Socket, awaitsHead: () => boolean): void {
+  const read = socket.read.bind(socket) as (size?: number) => Buffer | null;
+  let held: Buffer | null = null;
+  socket.read = (size) => {
+    // Streams read 0 bytes of themselves to fill their buffers.
+    if (size !== undefined) return read(size);
+    for (;;) {
+      const chunk = read();
+      if (chunk === null || !awaitsHead()) return chunk;
+      const bytes: Buffer = held === null ? chunk : Buffer.concat([held, chunk]);
+      held = null;
+      const rest = behindContinue(bytes);
+      if (rest === null) held = bytes;
+      else if (rest.length > 0) return rest;
+    }
+  };
+}
+
+/** The bytes behind all interim heads at the start; null when the last of these may continue in the next chunk. */
+function behindContinue(bytes: Buffer): Buffer | null {
+  let rest = bytes;
+  while (mayBeContinue(rest)) {
+    const end = rest.indexOf(HEAD_END);
+    if (end < 0) return rest.length > MAX_INTERIM_BYTES || rest.length === 0 ? rest : null;
+    rest = rest.subarray(end + HEAD_END.length);
+  }
+  return rest;
+}
+
+function mayBeContinue(bytes: Buffer): boolean {
+  const length = Math.min(bytes.length, CONTINUE.length);
+  for (let at = 0; at < length; at++) if (at !== MINOR_VERSION && bytes[at] !== CONTINUE[at]) return false;
+  return true;
+}

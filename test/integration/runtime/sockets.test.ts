@@ -4,7 +4,7 @@ import pg from 'pg';
 import { buildConnector, Client } from 'undici';
 import { expect, inject, test } from 'vitest';
 import { isDatabaseAway } from '../../../lib/db/errors.ts';
-import { dialedBy, socketOf } from '../../../lib/runtime/sockets.ts';
+import { dialedBy, skipContinue, socketOf } from '../../../lib/runtime/sockets.ts';
 
 // Canaries: each fails when a driver keeps its socket elsewhere.
 
@@ -62,4 +62,45 @@ test('undici still leaves a dial alone when its client is destroyed', async () =
   expect(state).toEqual([true, false]);
   socket?.destroy();
   server.close();
+});
+
+test('undici reads its socket by `read`, and refuses a 100 Continue that comes through', async () => {
+  const answer = 'HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok';
+  const server = createServer((socket) => socket.once('data', () => socket.end(answer)).on('error', () => {}));
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  const get = (skips: boolean) => {
+    const dial = buildConnector({ timeout: 10_000 });
+    const client = new Client(`http://127.0.0.1:${port}`, {
+      connect: (options, callback) =>
+        dial(options, (...outcome) => {
+          if (skips && outcome[0] === null) skipContinue(outcome[1], () => true);
+          callback(...outcome);
+        }),
+    });
+    return client.request({ path: '/', method: 'GET' }).then(({ body }) => body.text());
+  };
+  expect(await get(true)).toBe('ok');
+  await expect(get(false)).rejects.toThrow('bad response');
+  server.close();
+});
+
+test('only heads of 100 Continue are taken out, wherever chunks end', () => {
+  const rest = 'HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n';
+  const all = Buffer.from(`HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 100 \r\na: b\r\n\r\n${rest}`);
+  for (const size of [1, 2, 9, 13, 14, 30, all.length]) {
+    const chunks: Buffer[] = [];
+    for (let at = 0; at < all.length; at += size) chunks.push(all.subarray(at, at + size));
+    const socket = new Socket();
+    let awaits = true;
+    socket.read = () => chunks.shift() ?? null;
+    skipContinue(socket, () => awaits);
+    let text = '';
+    for (let chunk = socket.read(); chunk !== null; chunk = socket.read()) {
+      text += String(chunk);
+      awaits = false;
+    }
+    expect(text).toBe(rest);
+  }
 });
