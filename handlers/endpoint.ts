@@ -64,6 +64,11 @@ export function below<App>(prefix: string, endpoints: readonly Endpoint<App>[]):
   return endpoints.map((one) => ({ ...one, pattern: prefix + one.pattern }));
 }
 
+/** The same endpoints below a path of their own that takes the place of `/v1`, as Azure's clients ask. */
+export function inPlaceOfVersion<App>(prefix: string, endpoints: readonly Endpoint<App>[]): Endpoint<App>[] {
+  return endpoints.map((one) => ({ ...one, pattern: prefix + one.pattern.slice('/v1'.length) }));
+}
+
 /** The endpoints as routes of an adapter. */
 export function bindEndpoints<App>(endpoints: readonly Endpoint<App>[], app: App): BoundRoute[] {
   return endpoints.map(({ bind, admission, lambda: _, ...route }) => ({
