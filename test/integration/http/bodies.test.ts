@@ -3,9 +3,10 @@ import { request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { pino } from 'pino';
 import { afterEach, expect, test, vi } from 'vitest';
+import { open as answering } from '../../../handlers/middleware.ts';
 import { type BodyBudget, createBodyBudget } from '../../../lib/base/body-budget.ts';
 import { ApiError } from '../../../lib/base/errors.ts';
-import { type ApiHandler, bodyOf, streamOf } from '../../../lib/http/event.ts';
+import { type ApiEvent, type ApiHandler, bodyOf, streamOf } from '../../../lib/http/event.ts';
 import { type HttpServer, serve } from '../../../lib/http/node.ts';
 import { json } from '../../../lib/http/render.ts';
 import type { BoundRoute } from '../../../lib/http/routes.ts';
@@ -31,7 +32,7 @@ async function start(options: { slowMs?: number; budget?: number; before?: Promi
     await options.before;
     return json(200, { length: bodyOf(event).length, last: bodyOf(event).at(-1) });
   };
-  const stream: ApiHandler = async (event) => {
+  const stream = async (event: ApiEvent) => {
     ran++;
     let length = 0;
     let blocks = 0;
@@ -46,17 +47,18 @@ async function start(options: { slowMs?: number; budget?: number; before?: Promi
     return headers.owner;
   };
   const budget = createBodyBudget(options.budget ?? 64 * MIB);
+  const log = pino({ level: 'silent' });
   const server = await serve({
     host: '127.0.0.1',
     port: 0,
     routes: [
       { method: 'POST', pattern: '/read', run: read, body: 'read', admit },
       { method: 'POST', pattern: '/small', run: read, body: 'read', maxBytes: 10, admit },
-      { method: 'POST', pattern: '/stream', run: stream, body: 'stream' },
+      { method: 'POST', pattern: '/stream', run: answering({ log }, stream), body: 'stream' },
     ],
     maxBodyBytes: 32 * MIB,
     bodies: budget,
-    log: pino({ level: 'silent' }),
+    log,
     ...(options.slowMs === undefined ? {} : { slowMs: options.slowMs }),
   });
   open.push(server);
