@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { uuidv7 } from '../base/clock.ts';
-import { type BodyFlow, bodyFlow } from '../runtime/sockets.ts';
+import { type BodyFlow, bodyFlow } from '../runtime/body-flow.ts';
 import { type ApiEvent, ownRequestId } from './event.ts';
 import { hasBody } from './read-body.ts';
 import type { BoundRoute } from './routes.ts';
@@ -19,6 +19,8 @@ export interface HttpCall {
   expectsContinue: boolean;
   /** The body, which waits until somebody takes or drains it; null without one. */
   body: BodyFlow | null;
+  /** All of the answer was handed to the system. */
+  sent: boolean;
   /** The answer was cut short by a fault of ours. */
   broken: boolean;
 }
@@ -38,6 +40,7 @@ export function callOf(req: IncomingMessage, expectsContinue: boolean): HttpCall
     startedAt: performance.now(),
     expectsContinue,
     body: hasBody(req) ? bodyFlow(req) : null,
+    sent: false,
     broken: false,
   };
 }

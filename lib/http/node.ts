@@ -121,7 +121,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     const closes = closing || call.expectsContinue || !res.shouldKeepAlive;
     const drained = call.body && !tooSlow ? drain(req, call.body, DRAIN_BYTES, DRAIN_MS) : null;
     const lingers = closes && !req.complete ? drained : null;
-    await respond(res, result, { headOnly: call.method === 'HEAD', stallMs, lingers });
+    call.sent = await respond(res, result, { headOnly: call.method === 'HEAD', stallMs, lingers });
   };
 
   const handle = async (req: IncomingMessage, res: ServerResponse, expectsContinue: boolean): Promise<void> => {
@@ -141,7 +141,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
       if (!res.headersSent && !res.destroyed) await send(req, res, call, failure);
       else call.broken = true;
     } finally {
-      if (!res.writableFinished) {
+      if (!call.sent) {
         if (!call.broken) call.status = 499;
         res.destroy();
       }

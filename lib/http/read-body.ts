@@ -3,7 +3,7 @@ import type { BodyAccount } from '../base/body-budget.ts';
 import { ApiError } from '../base/errors.ts';
 import { freeAtOnce, growingBuffer } from '../base/growing-buffer.ts';
 import { inTurns, nextTurn } from '../base/turns.ts';
-import type { BodyFlow } from '../runtime/sockets.ts';
+import type { BodyFlow } from '../runtime/body-flow.ts';
 import { SlowBody, watchRate } from './body-rate.ts';
 
 /** The 400 of an over-large body; it names the limit and the size that was sent. */

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http';
-import type { BodyFlow } from '../runtime/sockets.ts';
+import type { BodyFlow } from '../runtime/body-flow.ts';
 import { patienceOf } from './body-rate.ts';
 import { breather } from './read-body.ts';
 

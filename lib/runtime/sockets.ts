@@ -1,4 +1,3 @@
-import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import type pg from 'pg';
 import type { buildConnector } from 'undici';
@@ -22,38 +21,48 @@ export function dialedBy(returned: ReturnType<ReturnType<typeof buildConnector>>
   return returned as unknown as Socket;
 }
 
-/** The bytes of a request's body on their way from the socket. */
-export interface BodyFlow {
-  /** Nothing more is read. What was read already still comes: at most 64 KiB. */
-  pause(): void;
-  resume(): void;
-}
+/** `HTTP/1.1 100 `; the minor version may be another. */
+const CONTINUE = Buffer.from('HTTP/1.1 100 ');
+const MINOR_VERSION = 7;
+const HEAD_END = Buffer.from('\r\n\r\n');
+/** An interim head is one line, and hardly a header. */
+const MAX_INTERIM_BYTES = 64 * 1024;
 
 /**
- * Pauses the body of a request and leaves it to the caller when it is read. By itself Node reads on until 64 KiB wait, in
- * one object a chunk, whether the request is paused or not: chunks of 1 byte took 25 MB a connection. From the first
- * `resume` on, the body has to flow (`data`). Behind its end the socket is Node's again.
+ * Takes heads of `100 Continue` out of what a socket reads. undici calls them a fault of the server and ends the connection,
+ * although a client has to read over them (RFC 9110 section 15.2). `awaitsHead` says whether an answer begins next.
  */
-export function bodyFlow(req: IncomingMessage): BodyFlow {
-  const { socket } = req;
-  const read = req._read;
-  let state: 'held' | 'flowing' | 'ended' = 'held';
-  req._read = () => {}; // Node's own resumes the socket
-  socket.pause();
-  req.once('end', () => {
-    state = 'ended';
-    socket.resume();
-  });
-  return {
-    pause() {
-      if (state !== 'ended') socket.pause();
-    },
-    resume() {
-      if (state === 'ended' || socket.destroyed) return;
-      // Tells Node that somebody takes the body: else it is dropped, with our listeners, behind the answer.
-      if (state === 'held') read.call(req, 0);
-      state = 'flowing';
-      socket.resume();
-    },
+export function skipContinue(socket: Socket, awaitsHead: () => boolean): void {
+  const read = socket.read.bind(socket) as (size?: number) => Buffer | null;
+  let held: Buffer | null = null;
+  socket.read = (size) => {
+    // Streams read 0 bytes of themselves to fill their buffers.
+    if (size !== undefined) return read(size);
+    for (;;) {
+      const chunk = read();
+      if (chunk === null || !awaitsHead()) return chunk;
+      const bytes: Buffer = held === null ? chunk : Buffer.concat([held, chunk]);
+      held = null;
+      const rest = behindContinue(bytes);
+      if (rest === null) held = bytes;
+      else if (rest.length > 0) return rest;
+    }
   };
+}
+
+/** The bytes behind all interim heads at the start; null when the last of these may continue in the next chunk. */
+function behindContinue(bytes: Buffer): Buffer | null {
+  let rest = bytes;
+  while (mayBeContinue(rest)) {
+    const end = rest.indexOf(HEAD_END);
+    if (end < 0) return rest.length > MAX_INTERIM_BYTES || rest.length === 0 ? rest : null;
+    rest = rest.subarray(end + HEAD_END.length);
+  }
+  return rest;
+}
+
+function mayBeContinue(bytes: Buffer): boolean {
+  const length = Math.min(bytes.length, CONTINUE.length);
+  for (let at = 0; at < length; at++) if (at !== MINOR_VERSION && bytes[at] !== CONTINUE[at]) return false;
+  return true;
 }

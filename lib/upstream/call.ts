@@ -138,6 +138,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
   onHeaders(status: number, rawHeaders: Buffer[], resume: () => void): boolean {
     // Informational heads (103) come before the real one.
     if (this.over || status < 200) return true;
+    if (this.connection !== null) this.connection.awaitsHead = false;
     this.status = status;
     this.readOn = resume;
     this.responseStartedAt = this.context.clock.now();

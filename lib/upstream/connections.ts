@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net';
 import { buildConnector, Client } from 'undici';
-import { dialedBy } from '../runtime/sockets.ts';
+import { dialedBy, skipContinue } from '../runtime/sockets.ts';
 
 /** One undici client, which is one connection at a time: it dials when it is not connected, and again after a close. */
 export interface Connection {
@@ -9,6 +9,8 @@ export interface Connection {
   dialing: Socket | null;
   /** Dials begun in the life of this connection: tells a failed dial from a stale connection that broke unused. */
   dials: number;
+  /** True until the head of the answer is read. */
+  awaitsHead: boolean;
   /** The call that has it; null while it is idle. */
   holder: Holder | null;
   /** Its place in the pool's list. */
@@ -55,6 +57,9 @@ export interface PoolOptions {
  */
 const KEEP_ALIVE = { keepAliveTimeout: 4_000, keepAliveMaxTimeout: 60_000, keepAliveTimeoutThreshold: 1_000 };
 
+/** Of an answer's head. Some gateways add headers of many KiB. */
+const MAX_HEAD_BYTES = 64 * 1024;
+
 const noop = () => {};
 
 /**
@@ -74,16 +79,25 @@ export function createOriginPool(origin: string, options: PoolOptions): OriginPo
       // The call's own deadline covers head and body; undici's timers would be armed twice for every call.
       headersTimeout: 0,
       bodyTimeout: 0,
+      maxHeaderSize: MAX_HEAD_BYTES,
       connect: (dialOptions, callback) => {
         connection.dials++;
         const socket = dial(dialOptions, (...outcome) => {
           connection.dialing = null;
+          if (outcome[0] === null) skipContinue(outcome[1], () => connection.awaitsHead);
           callback(...outcome);
         });
         connection.dialing = dialedBy(socket);
       },
     });
-    const connection: Connection = { client, dialing: null, dials: 0, holder: null, index: all.length };
+    const connection: Connection = {
+      client,
+      dialing: null,
+      dials: 0,
+      awaitsHead: false,
+      holder: null,
+      index: all.length,
+    };
     all.push(connection);
     return connection;
   }
@@ -107,6 +121,7 @@ export function createOriginPool(origin: string, options: PoolOptions): OriginPo
       pool.lastUsed = options.monotonic();
       const connection = idle.pop() ?? create();
       connection.holder = holder;
+      connection.awaitsHead = true;
       return connection;
     },
     release(connection) {

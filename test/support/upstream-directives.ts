@@ -65,6 +65,8 @@ function padded(path: string, model: string, bytes: number): string {
  *   cut-<n>             the same with that status
  *   reset               RST instead of an answer                  drop          FIN instead of an answer
  *   garbage             no HTTP at all                            early-hints   103, then a good answer
+ *   continue            100, unasked, then a good answer          continue-slow  two of them in pieces, processing  102
+ *   wide-<n>            a good answer with headers of n KiB
  *   redirect            302 to a good answer                      close-after   Connection: close
  *   gzip|deflate|deflateraw|br|zstd[-<n>]   encoded, with that status (200)
  *   encoding-<name>     says that Content-Encoding and sends plain JSON
@@ -112,11 +114,29 @@ const PLAIN: Record<string, Answer> = {
   garbage: (response) => response.socket?.end('SSH-2.0-OpenSSH_9.6\r\n'),
   redirect: (response, path) => send(response, 302, '', { location: path }),
   'close-after': (response, path, model) => send(response, 200, goodAnswer(path, model), { connection: 'close' }),
+  continue: (response, path, model) => {
+    response.writeContinue();
+    send(response, 200, goodAnswer(path, model));
+  },
+  'continue-slow': (response, path, model) => {
+    const interim = 'HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Go on\r\nx-more: yes\r\n\r\n';
+    const sendFrom = (at: number): void => {
+      if (at >= interim.length) send(response, 200, goodAnswer(path, model));
+      else response.socket?.write(interim.slice(at, at + 7), () => setTimeout(sendFrom, 1, at + 7));
+    };
+    sendFrom(0);
+  },
+  processing: (response, path, model) => {
+    response.writeProcessing();
+    send(response, 200, goodAnswer(path, model));
+  },
   'early-hints': (response, path, model) =>
     response.writeEarlyHints({ link: '</x>; rel=preload' }, () => send(response, 200, goodAnswer(path, model))),
 };
 
 const NUMBERED: Record<string, (n: number) => Answer> = {
+  wide: (n) => (response, path, model) =>
+    send(response, 200, goodAnswer(path, model), { 'x-wide': 'x'.repeat(n * 1024) }),
   status: (n) => (response, path, model) => sendStatus(response, path, model, n),
   'retry-after': (n) => (response, path, model) => sendStatus(response, path, model, 429, { 'retry-after': String(n) }),
   'retry-after-date': (n) => (response, path, model) =>

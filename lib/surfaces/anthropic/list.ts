@@ -1,11 +1,5 @@
-import { uuidv7Time } from '../../base/clock.ts';
 import type { Db } from '../../db/database.ts';
-import {
-  type ListPlace,
-  listNewerMessageBatches,
-  listOlderMessageBatches,
-  type MessageBatchRow,
-} from './message-batches.sql.ts';
+import { listNewerMessageBatches, listOlderMessageBatches, type MessageBatchRow } from './message-batches.sql.ts';
 
 /** A page, newest first; `hasMore` says whether there are more in the direction asked for. */
 export interface MessageBatchPage {
@@ -14,8 +8,8 @@ export interface MessageBatchPage {
 }
 
 /**
- * A page of an owner's batches: the newest ones, those after (older than) `after`, or the nearest ones before (newer
- * than) `before`. The batch that a cursor names need not exist any more.
+ * A page of an owner's batches: the newest ones, those after (older than) `after`, or the nearest ones before (newer than)
+ * `before`. The order is that of the ids, which begin with the time. The batch of a cursor need not exist any more.
  */
 export async function listMessageBatches(
   deps: { db: Db },
@@ -25,12 +19,8 @@ export async function listMessageBatches(
   const oneMore = limit + 1;
   const found =
     before === null
-      ? await listOlderMessageBatches(deps.db, { owner, after: after === null ? null : placeOf(after), limit: oneMore })
-      : await listNewerMessageBatches(deps.db, { owner, before: placeOf(before), limit: oneMore });
+      ? await listOlderMessageBatches(deps.db, { owner, after, limit: oneMore })
+      : await listNewerMessageBatches(deps.db, { owner, before, limit: oneMore });
   const rows = found.slice(0, limit);
   return { rows: before === null ? rows : rows.reverse(), hasMore: found.length > limit };
-}
-
-function placeOf(id: string): ListPlace {
-  return { id, createdAt: new Date(uuidv7Time(id)) };
 }

@@ -46,47 +46,34 @@ export async function lockMessageBatch(tx: Db, key: MessageBatchKey): Promise<Me
   return rows[0] ?? null;
 }
 
-/** A place in the list: a batch, which need not exist any more; its id then tells when it was made. */
-export interface ListPlace {
-  id: string;
-  /** For a batch that was deleted. */
-  createdAt: Date | 'infinity';
-}
-
-/** Before the newest one. */
-const FIRST: ListPlace = { id: 'ffffffff-ffff-ffff-ffff-ffffffffffff', createdAt: 'infinity' };
-
-/** Batches of one moment are in the order of their ids. */
-const PLACE = `(coalesce((
-    select c.created_at from batches c where c.id = $2::uuid and c.owner = $1::text and c.surface = 'anthropic'
-  ), $3::timestamptz), $2::uuid)`;
+/** Behind every id. */
+const LAST_ID = 'ffffffff-ffff-ffff-ffff-ffffffffffff';
 
 const LIST_OLDER = `
   select ${COLUMNS} from batches b
-  where b.owner = $1::text and b.surface = 'anthropic' and (b.created_at, b.id) < ${PLACE}
-  order by b.created_at desc, b.id desc limit $4::int`;
+  where b.owner = $1::text and b.surface = 'anthropic' and b.id < $2::uuid
+  order by b.id desc limit $3::int`;
 
 const LIST_NEWER = `
   select ${COLUMNS} from batches b
-  where b.owner = $1::text and b.surface = 'anthropic' and (b.created_at, b.id) > ${PLACE}
-  order by b.created_at, b.id limit $4::int`;
+  where b.owner = $1::text and b.surface = 'anthropic' and b.id > $2::uuid
+  order by b.id limit $3::int`;
 
-/** At most `limit` batches that are older than `after` (all when null), newest first. */
+/** At most `limit` batches with ids below `after` (all when null), the last ones first. */
 export async function listOlderMessageBatches(
   db: Db,
-  page: { owner: string; after: ListPlace | null; limit: number },
+  { owner, after, limit }: { owner: string; after: string | null; limit: number },
 ): Promise<MessageBatchRow[]> {
-  const { id, createdAt } = page.after ?? FIRST;
-  const values = [page.owner, id, createdAt, page.limit];
+  const values = [owner, after ?? LAST_ID, limit];
   return (await db.query<MessageBatchRow>({ name: 'list_older_message_batches', text: LIST_OLDER, values })).rows;
 }
 
-/** At most `limit` batches that are newer than `before`, the nearest ones, oldest first. */
+/** At most `limit` batches with ids above `before`, the nearest ones first. */
 export async function listNewerMessageBatches(
   db: Db,
-  page: { owner: string; before: ListPlace; limit: number },
+  { owner, before, limit }: { owner: string; before: string; limit: number },
 ): Promise<MessageBatchRow[]> {
-  const values = [page.owner, page.before.id, page.before.createdAt, page.limit];
+  const values = [owner, before, limit];
   return (await db.query<MessageBatchRow>({ name: 'list_newer_message_batches', text: LIST_NEWER, values })).rows;
 }
 

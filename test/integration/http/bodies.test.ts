@@ -22,11 +22,14 @@ interface Bodies {
   budget: BodyBudget;
   /** How many requests reached a handler. */
   ran(): number;
+  /** Status of each request that is over, as it was logged. */
+  statuses: number[];
 }
 
 /** Routes that take bodies for the owners `ann` and `bob`, who say so in a header. */
 async function start(options: { slowMs?: number; budget?: number; before?: Promise<unknown> } = {}): Promise<Bodies> {
   let ran = 0;
+  const statuses: number[] = [];
   const read: ApiHandler = async (event) => {
     ran++;
     await options.before;
@@ -59,10 +62,11 @@ async function start(options: { slowMs?: number; budget?: number; before?: Promi
     maxBodyBytes: 32 * MIB,
     bodies: budget,
     log,
+    onRequest: ({ status }) => void statuses.push(status),
     ...(options.slowMs === undefined ? {} : { slowMs: options.slowMs }),
   });
   open.push(server);
-  return { port: server.port, budget, ran: () => ran };
+  return { port: server.port, budget, ran: () => ran, statuses };
 }
 
 function head(path: string, length: number | 'chunked', headers: Record<string, string> = {}): string {
@@ -186,7 +190,7 @@ test.each(['/read', '/stream'])('takes a body that comes at its pace: %s', async
 test.each(['ann', undefined])(
   'lets a client of one call (%s) send all of a refused body, then read why',
   async (owner) => {
-    const { port } = await start();
+    const { port, statuses } = await start();
     const body = Buffer.alloc(40 * MIB, 'x');
     for (let i = 0; i < 5; i++) {
       const status = await new Promise<number | undefined>((resolve, reject) => {
@@ -200,6 +204,8 @@ test.each(['ann', undefined])(
         req.end(body);
       });
       expect(status).toBe(owner === undefined ? 401 : 400);
+      await vi.waitUntil(() => statuses.length === i + 1);
+      expect(statuses[i]).toBe(status);
     }
   },
 );

@@ -110,8 +110,21 @@ describe('a good answer', () => {
 
   test('after early hints, or with Connection: close, is a success', async () => {
     expect(await call('early-hints')).toMatchObject({ class: 'success', status: 200 });
+    expect(await call('processing')).toMatchObject({ class: 'success', status: 200 });
     expect(await call('close-after')).toMatchObject({ class: 'success', status: 200 });
     expect(await call('close-after')).toMatchObject({ class: 'success', status: 200 });
+  });
+
+  test('after 100 Continue that nobody asked for, whole or in pieces, is a success', async () => {
+    for (const model of ['continue', 'continue', 'continue-slow', 'status-500', 'continue']) {
+      const status = model === 'status-500' ? 500 : 200;
+      expect(await call(model)).toMatchObject({ status });
+    }
+  });
+
+  test('with a head of up to 64 KiB is a success, with a larger one a broken connection', async () => {
+    expect(await call('wide-60')).toMatchObject({ class: 'success', status: 200 });
+    expect(await call('wide-70')).toMatchObject({ class: 'network' });
   });
 
   test('that has an error beside its result field is a response', async () => {

@@ -239,7 +239,8 @@ describe.each(WAYS)('over %s', (way) => {
       ids = [];
       for (let i = 0; i < 7; i++) ids.unshift(await create(own, 1));
       await create(own, 1, 'bob');
-      // One moment for three of them, and a clock of another replica that was ahead.
+      // Times of replicas whose clocks differ: the ids alone say the order.
+      ids.sort().reverse();
       const uuids = ids.map(own.uuidOf);
       await own.native.sql("update batches set created_at = '2026-01-01T00:00:00.123456Z' where id = any($1::uuid[])", [
         uuids.slice(2, 5),
@@ -248,7 +249,6 @@ describe.each(WAYS)('over %s', (way) => {
       await own.native.sql("update batches set created_at = '2025-06-01T00:00:00Z' where id = any($1::uuid[])", [
         uuids.slice(5),
       ]);
-      ids = [...ids.slice(1), ids[0]!];
     });
     afterAll(() => own.close());
 
@@ -284,6 +284,21 @@ describe.each(WAYS)('over %s', (way) => {
       const page = await list(`?limit=2&before_id=${ids[5]}`);
       expect([idsOf(page), page.has_more]).toEqual([[3, 4], true]);
       expect(await list(`?before_id=${ids[0]}`)).toMatchObject({ data: [], has_more: false, first_id: null });
+    });
+
+    test('skips nothing behind a batch that was deleted', async () => {
+      const other = await createMessageBatchesApi();
+      const made: string[] = [];
+      for (let i = 0; i < 5; i++) made.push(await create(other, 1));
+      made.sort().reverse();
+      // The id is of the replica's clock, the time of creation of the database's.
+      await other.native.sql("update batches set created_at = created_at - interval '1 hour'");
+      await other.native.sql('delete from batches where id = $1::uuid', [other.uuidOf(made[2]!)]);
+      const after = await other.call(way, { path: `${PATH}?after_id=${made[2]}` });
+      expect(after.json.data.map(({ id }: { id: string }) => id)).toEqual(made.slice(3));
+      const before = await other.call(way, { path: `${PATH}?before_id=${made[2]}` });
+      expect(before.json.data.map(({ id }: { id: string }) => id)).toEqual(made.slice(0, 2));
+      await other.close();
     });
 
     test("goes on from an id that is gone, or another's, by its age", async () => {
