@@ -1,6 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import { uuidv7 } from '../base/clock.ts';
+import { type BodyFlow, bodyFlow } from '../runtime/body-flow.ts';
 import { type ApiEvent, ownRequestId } from './event.ts';
+import { hasBody } from './read-body.ts';
 import type { BoundRoute } from './routes.ts';
 
 /** One request on its way; what the access log tells of it. */
@@ -15,8 +17,10 @@ export interface HttpCall {
   batchId: string | undefined;
   startedAt: number;
   expectsContinue: boolean;
-  /** The body came too slowly: the rest of it is not waited for. */
-  cut: boolean;
+  /** The body, which waits until somebody takes or drains it; null without one. */
+  body: BodyFlow | null;
+  /** All of the answer was handed to the system. */
+  sent: boolean;
   /** The answer was cut short by a fault of ours. */
   broken: boolean;
 }
@@ -35,7 +39,8 @@ export function callOf(req: IncomingMessage, expectsContinue: boolean): HttpCall
     batchId: undefined,
     startedAt: performance.now(),
     expectsContinue,
-    cut: false,
+    body: hasBody(req) ? bodyFlow(req) : null,
+    sent: false,
     broken: false,
   };
 }

@@ -4,12 +4,12 @@ import type { Context } from 'aws-lambda';
 import type { BodyBudget } from '../base/body-budget.ts';
 import { ApiError, ConfigError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { SLOW_MS, SlowBody } from './body-rate.ts';
+import { SLOW_MS } from './body-rate.ts';
 import { callOf, eventOf, type HttpCall } from './call.ts';
 import { errorForm } from './error-form.ts';
 import { type ApiResult, attachBody, attachStream, requestIdHeaders } from './event.ts';
 import { onMalformed } from './malformed.ts';
-import { drain, hasBody, withBody } from './read-body.ts';
+import { drain, withBody } from './read-body.ts';
 import { renderError } from './render.ts';
 import { respond } from './respond.ts';
 import { type BoundRoute, createMatcher, unknownPath } from './routes.ts';
@@ -101,11 +101,11 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
       if (call.expectsContinue) res.writeContinue();
       call.expectsContinue = false;
     };
-    if (route.body === 'stream') attachStream(event, streamBody(req, { begin, slowMs }));
+    if (route.body === 'stream') attachStream(event, streamBody(req, { flow: call.body, begin, slowMs }));
     if (route.body !== 'read') return route.run(event, context);
     const account = options.bodies.open((await route.admit?.(event)) ?? ADMIN);
     const maxBytes = route.maxBytes ?? options.maxBodyBytes;
-    return withBody(req, { maxBytes, account, begin, slowMs }, (body) => {
+    return withBody(req, { flow: call.body, maxBytes, account, begin, slowMs }, (body) => {
       attachBody(event, body);
       return route.run(event, context);
     });
@@ -116,11 +116,13 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     call.batchId = result.batchId;
     for (const [name, value] of Object.entries(requestIdHeaders(call.requestId))) res.setHeader(name, value);
     // Told no "continue", the client may skip its body or send it: only a new connection has no such doubt.
-    if (closing || call.expectsContinue || call.cut) res.setHeader('connection', 'close');
+    // The rest of a body that came too slowly is not waited for.
+    const tooSlow = result.statusCode === 408;
+    if (closing || call.expectsContinue || tooSlow) res.setHeader('connection', 'close');
     const closes = closing || call.expectsContinue || !res.shouldKeepAlive;
-    const drained = hasBody(req) && !call.cut ? drain(req, DRAIN_BYTES, DRAIN_MS) : null;
+    const drained = call.body && !tooSlow ? drain(req, call.body, DRAIN_BYTES, DRAIN_MS) : null;
     const lingers = closes && !req.complete ? drained : null;
-    await respond(res, result, { headOnly: call.method === 'HEAD', stallMs, lingers });
+    call.sent = await respond(res, result, { headOnly: call.method === 'HEAD', stallMs, lingers });
   };
 
   const handle = async (req: IncomingMessage, res: ServerResponse, expectsContinue: boolean): Promise<void> => {
@@ -130,10 +132,9 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     answers?.add(res);
     res.on('error', () => {}); // a client that disconnects shows as 'close'
     try {
-      const result = await answer(req, res, call).catch((error) => {
-        call.cut = error instanceof SlowBody;
-        return renderError(error, call.requestId, options.log, errorForm(call.path, req.headers));
-      });
+      const result = await answer(req, res, call).catch((error) =>
+        renderError(error, call.requestId, options.log, errorForm(call.path, req.headers)),
+      );
       if (result) await send(req, res, call, result);
     } catch (error) {
       // The stream failed: before its first byte the answer can still say so, later only the broken connection can.
@@ -141,7 +142,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
       if (!res.headersSent && !res.destroyed) await send(req, res, call, failure);
       else call.broken = true;
     } finally {
-      if (!res.writableFinished) {
+      if (!call.sent) {
         if (!call.broken) call.status = 499;
         res.destroy();
       }

@@ -2,7 +2,8 @@ import type { IncomingMessage } from 'node:http';
 import type { BodyAccount } from '../base/body-budget.ts';
 import { ApiError } from '../base/errors.ts';
 import { freeAtOnce, growingBuffer } from '../base/growing-buffer.ts';
-import { inTurns } from '../base/turns.ts';
+import { inTurns, nextTurn } from '../base/turns.ts';
+import type { BodyFlow } from '../runtime/body-flow.ts';
 import { SlowBody, watchRate } from './body-rate.ts';
 
 /** The 400 of an over-large body; it names the limit and the size that was sent. */
@@ -21,8 +22,12 @@ function announced(req: IncomingMessage): number {
 
 /** So much more is reserved at a time for a body of unknown length. */
 const RESERVE_BYTES = 1024 * 1024;
+/** Beyond this the largest size is reserved: of many that grow together none would come to its end. */
+const RESERVE_UNTIL = 4 * 1024 * 1024;
 
 interface ReadOptions {
+  /** Null without a body. */
+  flow: BodyFlow | null;
   maxBytes: number;
   account: BodyAccount;
   /** Runs when the body may come: the head was good, and there is room for what it announces. */
@@ -36,20 +41,24 @@ interface ReadOptions {
  * `SlowBody`.
  */
 async function readBody(req: IncomingMessage, options: ReadOptions): Promise<Buffer | null> {
-  const { maxBytes, account, begin, slowMs } = options;
+  const { flow, maxBytes, account, begin, slowMs } = options;
   const length = req.headers['transfer-encoding'] === undefined ? announced(req) : null;
   if (length !== null && length > maxBytes) throw bodyTooLarge(`${length} bytes`, maxBytes);
   account.reserve(length ?? 0);
   begin();
   const body = growingBuffer(length ?? 0);
-  const isWhole = await receive(req, slowMs, (chunk) => {
+  const isWhole = await receive(req, flow, slowMs, (chunk) => {
     const size = body.size() + chunk.length;
     if (size > maxBytes) throw bodyTooLarge(`more than ${maxBytes} bytes`, maxBytes);
-    if (length === null) account.reserve(Math.ceil(size / RESERVE_BYTES) * RESERVE_BYTES);
+    if (length === null) account.reserve(reservedFor(size, maxBytes));
     body.append(chunk);
   });
   if (!isWhole) return null;
   return body.whole() ?? (await inTurns(body.join(), body.size()));
+}
+
+function reservedFor(size: number, maxBytes: number): number {
+  return size > RESERVE_UNTIL ? maxBytes : Math.min(maxBytes, Math.ceil(size / RESERVE_BYTES) * RESERVE_BYTES);
 }
 
 /** Below this a body's memory is left to the garbage collector. */
@@ -59,7 +68,7 @@ const FREE_BYTES = 256 * 1024;
  * Runs `use` with the body in memory; null when the client goes away in mid-body. The account is closed at the end, and
  * the memory is free: nothing may read the body any more. Throws what `readBody` and `use` throw.
  */
-export async function withBody<T>(
+export async function withBody<T extends { statusCode: number }>(
   req: IncomingMessage,
   options: ReadOptions,
   use: (body: Buffer) => Promise<T>,
@@ -68,8 +77,8 @@ export async function withBody<T>(
     const body = await readBody(req, options);
     if (body === null) return null;
     const result = await use(body);
-    // Only behind a success: a failure of one write may leave another under way, which reads from it.
-    if (body.length >= FREE_BYTES) freeAtOnce(body);
+    // Not behind a fault of ours: a write that failed may leave another under way, which reads from it.
+    if (body.length >= FREE_BYTES && result.statusCode < 500) freeAtOnce(body);
     return result;
   } finally {
     options.account.close();
@@ -77,9 +86,14 @@ export async function withBody<T>(
 }
 
 /** Hands over the chunks as they come; false when the client goes away before the end. Rejects with what `take` throws. */
-function receive(req: IncomingMessage, slowMs: number, take: (chunk: Buffer) => void): Promise<boolean> {
+function receive(
+  req: IncomingMessage,
+  flow: BodyFlow | null,
+  slowMs: number,
+  take: (chunk: Buffer) => void,
+): Promise<boolean> {
   return new Promise((resolve, reject) => {
-    const breath = breather(req);
+    const breath = breather(flow);
     const watch = watchRate(slowMs, () => settle(() => reject(new SlowBody())));
     const settle = (report: () => void) => {
       watch.stop();
@@ -99,23 +113,29 @@ function receive(req: IncomingMessage, slowMs: number, take: (chunk: Buffer) => 
     const onEnd = () => settle(() => resolve(true));
     const onGone = () => settle(() => resolve(false));
     req.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
+    flow?.resume();
   });
 }
 
 /** Chunks between two turns of the event loop. One of 1 byte takes about 2 us. */
-export const CHUNKS_A_TURN = 2000;
+const CHUNKS_A_TURN = 2000;
 
 /**
- * Lets the event loop go round between chunks: in chunks of 1 byte, what the system holds of a body takes half a second
- * otherwise. Call it after each chunk.
+ * Lets the event loop go round between chunks, of all bodies together: in chunks of 1 byte, what the system holds of one
+ * body takes half a second otherwise. Call it after each chunk.
  */
-function breather(req: IncomingMessage): () => void {
+export function breather(flow: BodyFlow | null, goOn = () => flow?.resume()): () => void {
   let chunks = 0;
+  let pausing = false;
   return () => {
-    if (++chunks < CHUNKS_A_TURN) return;
-    chunks = 0;
-    req.pause();
-    setImmediate(() => req.resume());
+    if (++chunks < CHUNKS_A_TURN || pausing) return;
+    pausing = true;
+    flow?.pause();
+    void nextTurn().then(() => {
+      chunks = 0;
+      pausing = false;
+      goOn();
+    });
   };
 }
 
@@ -123,11 +143,13 @@ function breather(req: IncomingMessage): () => void {
  * Takes and drops what is left of a body, and resolves at its end. Some clients read only after they have sent everything:
  * closing on unread bytes would reset the connection, and the answer with it. Bounded in bytes and time.
  */
-export function drain(req: IncomingMessage, maxBytes: number, maxMs: number): Promise<void> {
+export function drain(req: IncomingMessage, flow: BodyFlow, maxBytes: number, maxMs: number): Promise<void> {
+  flow.resume();
+  req.resume();
   if (req.complete || req.destroyed) return Promise.resolve();
   return new Promise((resolve) => {
     let left = maxBytes;
-    const breath = breather(req);
+    const breath = breather(flow);
     const giveUp = () => req.socket.destroy();
     const timer = setTimeout(giveUp, maxMs);
     const done = () => {
@@ -141,6 +163,5 @@ export function drain(req: IncomingMessage, maxBytes: number, maxMs: number): Pr
     });
     req.once('end', done);
     req.once('close', done);
-    req.resume();
   });
 }

@@ -12,11 +12,11 @@ export interface RespondOptions {
 }
 
 /**
- * Sends a result and resolves when it is handed to the system or the connection has ended; never rejects for the
- * client's doing. A stream that throws before its first chunk rejects with nothing sent: the error can still be an answer.
+ * Sends a result and resolves when it is handed to the system (true) or the connection has ended before; never rejects
+ * for the client's doing. A stream that throws before its first chunk rejects with nothing sent: the error can still be an answer.
  * Later it destroys the connection and rejects: a cut answer must not look whole.
  */
-export async function respond(res: ServerResponse, result: ApiResult, options: RespondOptions): Promise<void> {
+export async function respond(res: ServerResponse, result: ApiResult, options: RespondOptions): Promise<boolean> {
   if (result.stream && !options.headOnly) return respondStream(res, result, options);
   const payload = Buffer.from(result.stream ? '' : (result.body ?? ''));
   const bodiless = result.statusCode === 204 || result.stream !== undefined;
@@ -24,7 +24,7 @@ export async function respond(res: ServerResponse, result: ApiResult, options: R
   return finish(res, options.headOnly ? undefined : payload, options);
 }
 
-async function respondStream(res: ServerResponse, result: StreamResult, options: RespondOptions): Promise<void> {
+async function respondStream(res: ServerResponse, result: StreamResult, options: RespondOptions): Promise<boolean> {
   const chunks = result.stream[Symbol.asyncIterator]();
   let next = await chunks.next();
   res.writeHead(result.statusCode, result.headers);
@@ -32,7 +32,7 @@ async function respondStream(res: ServerResponse, result: StreamResult, options:
     while (!next.done) {
       if (res.destroyed) {
         await chunks.return?.();
-        return;
+        return false;
       }
       if (!write(res, next.value, result.sent)) await writable(res, options.stallMs);
       next = await chunks.next();
@@ -72,30 +72,33 @@ async function finish(
   res: ServerResponse,
   payload: Buffer | undefined,
   { stallMs, lingers }: Pick<RespondOptions, 'stallMs' | 'lingers'>,
-): Promise<void> {
-  if (lingers !== null && res.socket !== null && !res.destroyed) return linger(res, res.socket, payload, lingers);
+): Promise<boolean> {
   res.socket?.setTimeout(stallMs); // Node puts its keep-alive timer in place of this one once all is sent
+  if (lingers !== null && res.socket !== null && !res.destroyed) return linger(res, res.socket, payload, lingers);
   return new Promise((resolve) => {
-    if (res.destroyed) return resolve();
-    res.once('close', resolve);
+    if (res.destroyed) return resolve(false);
+    res.once('close', () => resolve(res.writableFinished));
     res.end(payload);
   });
 }
 
 /**
- * Ends the answer and the sending side of the connection, and closes that only when the client has sent the rest of its
- * body, or gone. Closed at once, the connection would be reset, and the answer lost with it.
+ * Ends the sending side of the connection behind the answer. The connection closes only when the client has sent the rest
+ * of its body, or gone. Closed at once, it would be reset, and the answer lost with it.
  */
 async function linger(
   res: ServerResponse,
   socket: Socket,
   payload: Buffer | undefined,
   lingers: Promise<void>,
-): Promise<void> {
+): Promise<boolean> {
   if (payload === undefined || payload.length === 0) res.flushHeaders();
   else res.write(payload);
-  socket.end();
-  await lingers;
-  res.end();
+  const sent = new Promise<boolean>((resolve) => {
+    socket.once('close', () => resolve(false));
+    socket.end(() => resolve(true));
+  });
+  await Promise.all([sent, lingers]);
   socket.destroySoon();
+  return sent;
 }

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http';
+import type { BodyFlow } from '../runtime/body-flow.ts';
 import { patienceOf } from './body-rate.ts';
-import { CHUNKS_A_TURN } from './read-body.ts';
+import { breather } from './read-body.ts';
 
 /** A block of a streamed body. Small chunks are put together: each costs 400 bytes beside its own. */
 const BLOCK_BYTES = 64 * 1024;
@@ -13,10 +14,10 @@ const LARGE_CHUNK = 16 * 1024;
  */
 export async function* streamBody(
   req: IncomingMessage,
-  { begin, slowMs }: { begin(): void; slowMs: number },
+  { flow, begin, slowMs }: { flow: BodyFlow | null; begin(): void; slowMs: number },
 ): AsyncGenerator<Buffer> {
   begin();
-  const blocks = blocksOf(req);
+  const blocks = blocksOf(req, flow);
   const patience = patienceOf(slowMs);
   try {
     for (;;) {
@@ -31,13 +32,12 @@ export async function* streamBody(
 }
 
 /** Collects chunks in blocks, and lets the client wait while one is full. */
-function blocksOf(req: IncomingMessage) {
+function blocksOf(req: IncomingMessage, flow: BodyFlow | null) {
   const full: Buffer[] = [];
   let block = Buffer.alloc(0);
   let filled = 0;
   let held = 0;
   let received = 0;
-  let chunks = 0;
   let end: 'whole' | 'cut' | null = null;
   let arrived = () => {};
 
@@ -58,8 +58,9 @@ function blocksOf(req: IncomingMessage) {
     }
   };
   const goOn = () => {
-    if (held < BLOCK_BYTES && end === null) req.resume();
+    if (held < BLOCK_BYTES) flow?.resume();
   };
+  const breath = breather(flow, goOn);
   const onData = (chunk: Buffer) => {
     received += chunk.length;
     held += chunk.length;
@@ -67,11 +68,8 @@ function blocksOf(req: IncomingMessage) {
       close();
       full.push(chunk);
     } else copy(chunk);
-    if (held >= BLOCK_BYTES) req.pause();
-    else if (++chunks % CHUNKS_A_TURN === 0) {
-      req.pause();
-      setImmediate(goOn);
-    }
+    if (held >= BLOCK_BYTES) flow?.pause();
+    else breath();
     // In the next turn: the small chunks that come in this one go into the same block.
     if (held >= BLOCK_BYTES) arrived();
     else if (held === chunk.length) setImmediate(() => arrived());
@@ -110,7 +108,7 @@ function blocksOf(req: IncomingMessage) {
     stop() {
       req.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
       req.on('error', () => {}); // a reset after this point is seen by the response
-      req.pause(); // until the rest is drained
+      flow?.pause(); // until the rest is drained
     },
   };
 }

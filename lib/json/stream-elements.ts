@@ -238,8 +238,6 @@ const GROW_UNTIL = 1024 * 1024;
 
 /** So little is in memory for any request, and not told. */
 const KEEP_BYTES = 64 * 1024;
-/** So much more is reserved at a time. */
-const RESERVE_BYTES = 1024 * 1024;
 
 /**
  * Puts a value together that is cut by the ends of pieces. The buffer is kept for the next one; memory of its that was
@@ -256,7 +254,8 @@ function carrier(maxBytes: number, reserve: (bytes: number) => void) {
   const add = (chunk: Buffer): boolean => {
     const needed = Math.min(maxBytes, length + chunk.length);
     if (needed > reserved) {
-      reserved = Math.ceil(needed / RESERVE_BYTES) * RESERVE_BYTES;
+      // All at once, as the buffer below: of many that grow together none would come to its end.
+      reserved = needed > GROW_UNTIL ? maxBytes : GROW_UNTIL;
       reserve(reserved);
     }
     if (needed > buffer.length) {

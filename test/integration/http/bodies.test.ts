@@ -3,9 +3,10 @@ import { request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { pino } from 'pino';
 import { afterEach, expect, test, vi } from 'vitest';
+import { open as answering } from '../../../handlers/middleware.ts';
 import { type BodyBudget, createBodyBudget } from '../../../lib/base/body-budget.ts';
 import { ApiError } from '../../../lib/base/errors.ts';
-import { type ApiHandler, bodyOf, streamOf } from '../../../lib/http/event.ts';
+import { type ApiEvent, type ApiHandler, bodyOf, streamOf } from '../../../lib/http/event.ts';
 import { type HttpServer, serve } from '../../../lib/http/node.ts';
 import { json } from '../../../lib/http/render.ts';
 import type { BoundRoute } from '../../../lib/http/routes.ts';
@@ -21,17 +22,20 @@ interface Bodies {
   budget: BodyBudget;
   /** How many requests reached a handler. */
   ran(): number;
+  /** Status of each request that is over, as it was logged. */
+  statuses: number[];
 }
 
 /** Routes that take bodies for the owners `ann` and `bob`, who say so in a header. */
 async function start(options: { slowMs?: number; budget?: number; before?: Promise<unknown> } = {}): Promise<Bodies> {
   let ran = 0;
+  const statuses: number[] = [];
   const read: ApiHandler = async (event) => {
     ran++;
     await options.before;
     return json(200, { length: bodyOf(event).length, last: bodyOf(event).at(-1) });
   };
-  const stream: ApiHandler = async (event) => {
+  const stream = async (event: ApiEvent) => {
     ran++;
     let length = 0;
     let blocks = 0;
@@ -46,21 +50,23 @@ async function start(options: { slowMs?: number; budget?: number; before?: Promi
     return headers.owner;
   };
   const budget = createBodyBudget(options.budget ?? 64 * MIB);
+  const log = pino({ level: 'silent' });
   const server = await serve({
     host: '127.0.0.1',
     port: 0,
     routes: [
       { method: 'POST', pattern: '/read', run: read, body: 'read', admit },
       { method: 'POST', pattern: '/small', run: read, body: 'read', maxBytes: 10, admit },
-      { method: 'POST', pattern: '/stream', run: stream, body: 'stream' },
+      { method: 'POST', pattern: '/stream', run: answering({ log }, stream), body: 'stream' },
     ],
     maxBodyBytes: 32 * MIB,
     bodies: budget,
-    log: pino({ level: 'silent' }),
+    log,
+    onRequest: ({ status }) => void statuses.push(status),
     ...(options.slowMs === undefined ? {} : { slowMs: options.slowMs }),
   });
   open.push(server);
-  return { port: server.port, budget, ran: () => ran };
+  return { port: server.port, budget, ran: () => ran, statuses };
 }
 
 function head(path: string, length: number | 'chunked', headers: Record<string, string> = {}): string {
@@ -184,7 +190,7 @@ test.each(['/read', '/stream'])('takes a body that comes at its pace: %s', async
 test.each(['ann', undefined])(
   'lets a client of one call (%s) send all of a refused body, then read why',
   async (owner) => {
-    const { port } = await start();
+    const { port, statuses } = await start();
     const body = Buffer.alloc(40 * MIB, 'x');
     for (let i = 0; i < 5; i++) {
       const status = await new Promise<number | undefined>((resolve, reject) => {
@@ -198,6 +204,8 @@ test.each(['ann', undefined])(
         req.end(body);
       });
       expect(status).toBe(owner === undefined ? 401 : 400);
+      await vi.waitUntil(() => statuses.length === i + 1);
+      expect(statuses[i]).toBe(status);
     }
   },
 );
