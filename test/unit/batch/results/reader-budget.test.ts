@@ -4,7 +4,7 @@ import { createReaderBudget, type StreamShare } from '../../../../lib/batch/resu
 
 const MIB = 1024 * 1024;
 
-/** A stream whose share is kept until it is told to end. */
+/** A stream whose share is kept until its end is called. */
 function openStream(budget: ReturnType<typeof createReaderBudget>, owner: string) {
   let share: StreamShare | undefined;
   const stream = budget.stream(owner, async function* (given) {
