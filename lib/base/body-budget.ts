@@ -11,6 +11,9 @@ export interface BodyAccount {
   close(): void;
 }
 
+/** Of a request that is counted nowhere: on Lambda one call at a time has all of the memory. */
+export const UNCOUNTED: BodyAccount = { reserve() {}, close() {} };
+
 /** Bytes of request bodies that are in memory at once, over all requests of a process. */
 export interface BodyBudget {
   /** An account for one request of an owner. Close it when nothing reads the body any more. */

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import type { BodyAccount } from '../base/body-budget.ts';
 import { ApiError } from '../base/errors.ts';
-import { freeAtOnce, growingBuffer } from '../base/growing-buffer.ts';
+import { freeIfLarge, growingBuffer } from '../base/growing-buffer.ts';
 import { inTurns, nextTurn } from '../base/turns.ts';
 import type { BodyFlow } from '../runtime/body-flow.ts';
 import { SlowBody, watchRate } from './body-rate.ts';
@@ -61,9 +61,6 @@ function reservedFor(size: number, maxBytes: number): number {
   return size > RESERVE_UNTIL ? maxBytes : Math.min(maxBytes, Math.ceil(size / RESERVE_BYTES) * RESERVE_BYTES);
 }
 
-/** Below this a body's memory is left to the garbage collector. */
-const FREE_BYTES = 256 * 1024;
-
 /**
  * Runs `use` with the body in memory; null when the client goes away in mid-body. The account is closed at the end, and
  * the memory is free: nothing may read the body any more. Throws what `readBody` and `use` throw.
@@ -78,7 +75,7 @@ export async function withBody<T extends { statusCode: number }>(
     if (body === null) return null;
     const result = await use(body);
     // Not behind a fault of ours: a write that failed may leave another under way, which reads from it.
-    if (body.length >= FREE_BYTES && result.statusCode < 500) freeAtOnce(body);
+    if (result.statusCode < 500) freeIfLarge(body);
     return result;
   } finally {
     options.account.close();
