@@ -47,7 +47,7 @@ export function endpoint<App extends GateDeps, Query extends z.ZodObject = typeo
   });
 }
 
-/** One route for two endpoints: `choose` says which, for a caller that is known. The first one names the route. */
+/** One route for two endpoints: `isOther` chooses, for a caller that is known. The first one names the route. */
 export function either<App extends GateDeps, Other extends GateDeps>(
   one: CallerEndpoint<App>,
   other: CallerEndpoint<Other>,
@@ -85,6 +85,11 @@ export function openEndpoint<App extends Pick<GateDeps, 'log'>>(
 /** The same endpoints below a path of their own, for clients whose base URL has it. */
 export function below<App>(prefix: string, endpoints: readonly Endpoint<App>[]): Endpoint<App>[] {
   return endpoints.map((one) => ({ ...one, pattern: prefix + one.pattern }));
+}
+
+/** The same endpoints below a path of their own that takes the place of `/v1`, as Azure's clients ask. */
+export function inPlaceOfVersion<App>(prefix: string, endpoints: readonly Endpoint<App>[]): Endpoint<App>[] {
+  return endpoints.map((one) => ({ ...one, pattern: prefix + one.pattern.slice('/v1'.length) }));
 }
 
 /** The endpoints as routes of an adapter. */

@@ -3,7 +3,7 @@ import { ApiError } from '../lib/base/errors.ts';
 import type { Db } from '../lib/db/database.ts';
 import { refuseEncodedBody, whole } from '../lib/http/contracts.ts';
 import { pathParameter, streamOf } from '../lib/http/event.ts';
-import { json, jsonText } from '../lib/http/render.ts';
+import { attachment, json, jsonText } from '../lib/http/render.ts';
 import { type CreateFileDeps, createFile } from '../lib/surfaces/files/create-file.ts';
 import { fileObject, MAX_FILE_BYTES } from '../lib/surfaces/files/file-object.ts';
 import { requireFile } from '../lib/surfaces/files/find-file.ts';
@@ -115,11 +115,9 @@ const getContentEndpoint = endpoint(
 );
 
 function headersOf(row: FileRow): Record<string, string> {
-  // A name may hold anything but control characters and lone surrogates (RFC 8187).
-  const name = encodeURIComponent(row.filename).replace(/['()*]/g, (c) => `%${c.charCodeAt(0).toString(16)}`);
   return {
     'content-type': 'application/octet-stream',
-    'content-disposition': `attachment; filename*=UTF-8''${name}`,
+    'content-disposition': attachment(row.filename),
     'accept-ranges': 'bytes',
   };
 }

@@ -1,5 +1,5 @@
 import type { NotReady } from '../lib/app/readiness.ts';
-import { errorBody } from '../lib/http/error-form.ts';
+import { errorBody, errorForm } from '../lib/http/error-form.ts';
 import { requestIdOf } from '../lib/http/event.ts';
 import { json, jsonText } from '../lib/http/render.ts';
 import { openEndpoint } from './endpoint.ts';
@@ -18,6 +18,6 @@ export const healthEndpoint = openEndpoint(
     if (unready === null) return json(200, { status: 'ok' });
     const { code, reason: message } = unready;
     const facts = { code, message, param: null, status: 503, requestId: requestIdOf(event) };
-    return jsonText(503, errorBody(event.rawPath, facts), { 'retry-after': '5' });
+    return jsonText(503, errorBody(errorForm(event.rawPath, event.headers), facts), { 'retry-after': '5' });
   },
 );

@@ -2,7 +2,7 @@ import type { BoundRoute } from '../lib/http/routes.ts';
 import type { PayloadStore } from '../lib/payloads/payload-store.ts';
 import { MESSAGE_BATCH_ENDPOINTS, type MessageBatchesApp } from './anthropic.ts';
 import { BATCH_ENDPOINTS } from './by-surface.ts';
-import { below, bindEndpoints, type Endpoint } from './endpoint.ts';
+import { below, bindEndpoints, type Endpoint, inPlaceOfVersion } from './endpoint.ts';
 import { FILE_ENDPOINTS, type FilesApp } from './files.ts';
 import { healthEndpoint } from './health.ts';
 import type { NativeApp } from './native.ts';
@@ -22,6 +22,8 @@ export const INFERENCE_ENDPOINTS: readonly Endpoint<InferenceApp>[] = [
   ...FILE_ENDPOINTS,
   ...below('/openai', FILE_ENDPOINTS),
   ...below('/openai', OPENAI_BATCH_ENDPOINTS),
+  ...inPlaceOfVersion('/openai', FILE_ENDPOINTS),
+  ...inPlaceOfVersion('/openai', OPENAI_BATCH_ENDPOINTS),
   ...MESSAGE_BATCH_ENDPOINTS,
   ...below('/anthropic', MESSAGE_BATCH_ENDPOINTS),
 ];

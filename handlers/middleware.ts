@@ -4,6 +4,7 @@ import type { NotReady } from '../lib/app/readiness.ts';
 import type { Caller, Headers } from '../lib/auth/authenticate.ts';
 import { ApiError } from '../lib/base/errors.ts';
 import type { Log } from '../lib/base/log.ts';
+import { type ErrorForm, errorForm } from '../lib/http/error-form.ts';
 import { type ApiEvent, type ApiHandler, type ApiResult, requestIdHeaders, requestIdOf } from '../lib/http/event.ts';
 import { renderError } from '../lib/http/render.ts';
 
@@ -39,6 +40,10 @@ export function open(app: Pick<GateDeps, 'log'>, handle: (event: ApiEvent) => Pr
   return middy<ApiEvent, ApiResult, Error, Context>(handle).use(answers(app.log)) as ApiHandler;
 }
 
+function formOf({ rawPath, headers }: ApiEvent): ErrorForm {
+  return errorForm(rawPath, headers);
+}
+
 function answers(log: Log): MiddlewareObj<ApiEvent, ApiResult, Error, Context> {
   const stamp = (event: ApiEvent, result: ApiResult) =>
     Object.assign(result.headers, requestIdHeaders(requestIdOf(event)));
@@ -47,7 +52,7 @@ function answers(log: Log): MiddlewareObj<ApiEvent, ApiResult, Error, Context> {
       if (response) stamp(event, response);
     },
     onError: (request) => {
-      request.response = renderError(request.error, requestIdOf(request.event), log, request.event.rawPath);
+      request.response = renderError(request.error, requestIdOf(request.event), log, formOf(request.event));
       stamp(request.event, request.response);
     },
   };

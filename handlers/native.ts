@@ -18,6 +18,7 @@ import { bodyTooLarge } from '../lib/http/read-body.ts';
 import { json, jsonText } from '../lib/http/render.ts';
 import { ITEM_STATES } from '../lib/model/batch.ts';
 import type { Catalog } from '../lib/model/catalog.ts';
+import { MAX_CREATE_BYTES } from '../lib/surfaces/openai/create-request.ts';
 import { type Endpoint, endpoint } from './endpoint.ts';
 import type { GateDeps } from './middleware.ts';
 
@@ -53,7 +54,7 @@ export const submitBatchEndpoint = endpoint(
       anthropicVersion: recordedHeader(event.headers, 'anthropic-version'),
       anthropicBeta: recordedHeader(event.headers, 'anthropic-beta'),
     };
-    const parsed = await parseSubmission(body, app.maxItems);
+    const parsed = await parseSubmission(body, app.maxItems, MAX_CREATE_BYTES);
     if ('items' in parsed) account.reserve(recordMemory(body.length, parsed));
     const made =
       'uploadId' in parsed

@@ -47,7 +47,11 @@ function bytesOf(body: Buffer): number {
   } catch (cause) {
     throw new ApiError('invalid_json', undefined, { cause });
   }
-  return parseBy(UPLOAD_BODY, requireObject(value), PARAM_AND_RULE).bytes;
+  const given = requireObject(value);
+  if (['filename', 'mime_type', 'purpose'].some((name) => Object.hasOwn(given, name))) {
+    throw new ApiError('invalid_value', "this is not OpenAI's Uploads API; send the file to POST /v1/files");
+  }
+  return parseBy(UPLOAD_BODY, given, PARAM_AND_RULE).bytes;
 }
 
 type ReceiveUploadApp = Pick<GateDeps, 'log' | 'notReady'> & ReceiveUploadDeps;

@@ -66,7 +66,7 @@ const TOKEN_CODES = {
 } as const satisfies Record<TokenFault, string>;
 
 /**
- * Authenticates a request. The credential is the first of `X-WR-API-Key`, `Authorization: Bearer` and `x-api-key` that
+ * Authenticates a request. The credential is the first of `X-WR-API-Key`, `Authorization: Bearer`, `x-api-key` and `api-key` (Azure's clients) that
  * is not empty. Throws ApiError 401 with a code and text of "Authentication failures" in docs/spec/gateway-rules.md.
  * `judgeKey` and `judgeToken` document which fault wins when there are several. Reads need no policy, so this function
  * does not check for one.
@@ -85,7 +85,7 @@ function presentedSecret(headers: Headers): string | null {
   if (own) return own;
   const bearer = /^bearer +(\S.*)$/i.exec(headers.authorization?.trim() ?? '')?.[1];
   if (bearer) return bearer;
-  return headers['x-api-key']?.trim() || null;
+  return headers['x-api-key']?.trim() || headers['api-key']?.trim() || null;
 }
 
 /** A token starts with `ey` (the base64url of `{"`) and has exactly two dots. Anything else is looked up as a key. */

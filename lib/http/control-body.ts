@@ -12,7 +12,7 @@ import { refuseEncodedBody } from './contracts.ts';
 import { type ApiEvent, type ApiResult, accountOf, bodyOf } from './event.ts';
 import { json } from './render.ts';
 
-/** Values take up to 22 times the memory of their JSON. */
+/** Values occupy at most 22 times the memory of their JSON. */
 const PARSED_SHARE = 24;
 
 /** The body as JSON; none at all is an empty object where `optional`. Throws 400 `invalid_json`, 415 when compressed. */

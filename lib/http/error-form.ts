@@ -20,17 +20,21 @@ export interface ErrorFacts {
   requestId: string;
 }
 
-/** True where errors have the Anthropic form: below `/v1/messages/` and `/anthropic/`. */
-function speaksAnthropic(path: string): boolean {
-  return path.startsWith('/v1/messages/') || path.startsWith('/anthropic/');
-}
+/** Whose error objects an answer has. */
+export type ErrorForm = 'openai' | 'anthropic';
 
 /**
- * The JSON of an error: the Anthropic form by path, else the OpenAI one, always with its four keys ("Error form" in
- * docs/spec/native-api.md).
+ * The form of the errors of a request ("Error form" in docs/spec/native-api.md): Anthropic's below `/v1/messages/` and
+ * `/anthropic/`, and for every client that sends `anthropic-version`.
  */
-export function errorBody(path: string, { code, message, param, status, requestId }: ErrorFacts): string {
-  if (speaksAnthropic(path)) {
+export function errorForm(path: string, headers: Readonly<Record<string, unknown>>): ErrorForm {
+  const isAnthropic = path.startsWith('/v1/messages/') || path.startsWith('/anthropic/');
+  return isAnthropic || headers['anthropic-version'] !== undefined ? 'anthropic' : 'openai';
+}
+
+/** The JSON of an error in its form. The OpenAI one always has its four keys. */
+export function errorBody(form: ErrorForm, { code, message, param, status, requestId }: ErrorFacts): string {
+  if (form === 'anthropic') {
     return JSON.stringify({ type: 'error', error: { type: anthropicType(status), message }, request_id: requestId });
   }
   const type = status < 500 ? 'invalid_request_error' : 'api_error';

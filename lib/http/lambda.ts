@@ -4,6 +4,7 @@ import { type Clock, uuidv7 } from '../base/clock.ts';
 import type { Log } from '../base/log.ts';
 import { PAGE_BYTES } from '../batch/results/results.ts';
 import type { PayloadRef, PayloadStore } from '../payloads/payload-store.ts';
+import { errorForm } from './error-form.ts';
 import { type ApiEvent, type ApiHandler, requestIdHeaders, requestIdOf, type StreamResult } from './event.ts';
 import { renderError } from './render.ts';
 
@@ -47,7 +48,8 @@ export function forLambda(run: ApiHandler, deps: LambdaDeps): LambdaHandler {
       return await collected(event, result, deps);
     } catch (error) {
       const requestId = requestIdOf(event);
-      const { statusCode, headers, body = '' } = renderError(error, requestId, deps.log, event.rawPath);
+      const form = errorForm(event.rawPath, event.headers);
+      const { statusCode, headers, body = '' } = renderError(error, requestId, deps.log, form);
       return { statusCode, headers: { ...headers, ...requestIdHeaders(requestId) }, body };
     }
   };

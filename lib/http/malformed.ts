@@ -17,8 +17,8 @@ export function onMalformed(error: NodeJS.ErrnoException, socket: Socket, answer
   }
   const [status, reason, message] = verdictOn(error.code);
   const requestId = uuidv7();
-  // The path is not known here: the parser gave up.
-  const body = errorBody('', { code: 'invalid_value', message, param: null, status, requestId });
+  // Neither path nor headers are known here: the parser gave up.
+  const body = errorBody('openai', { code: 'invalid_value', message, param: null, status, requestId });
   const headers = Object.entries(requestIdHeaders(requestId)).map(([name, value]) => `${name}: ${value}\r\n`);
   socket.on('error', () => {});
   socket.end(

@@ -6,12 +6,13 @@ import { ApiError, ConfigError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { SLOW_MS } from './body-rate.ts';
 import { callOf, eventOf, type HttpCall } from './call.ts';
+import { errorForm } from './error-form.ts';
 import { type ApiResult, attachBody, attachStream, requestIdHeaders } from './event.ts';
 import { onMalformed } from './malformed.ts';
 import { drain, withBody } from './read-body.ts';
 import { renderError } from './render.ts';
 import { respond } from './respond.ts';
-import { type BoundRoute, createMatcher } from './routes.ts';
+import { type BoundRoute, createMatcher, unknownPath } from './routes.ts';
 import { streamBody } from './stream-body.ts';
 
 /** One request as the metrics see it: by pattern, never by path. 499: the client went away before its answer. */
@@ -86,7 +87,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     const found = match(call.method, call.path);
     if (found.kind === 'unknown') {
       if (call.method === 'OPTIONS' && call.path === '*') return { statusCode: 204, headers: { allow: ALL_METHODS } };
-      throw new ApiError('not_found');
+      throw unknownPath(call.path);
     }
     call.route = found.kind === 'method' ? found.pattern : found.route.pattern;
     if (found.kind === 'method') {
@@ -132,12 +133,12 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     res.on('error', () => {}); // a client that disconnects shows as 'close'
     try {
       const result = await answer(req, res, call).catch((error) =>
-        renderError(error, call.requestId, options.log, call.path),
+        renderError(error, call.requestId, options.log, errorForm(call.path, req.headers)),
       );
       if (result) await send(req, res, call, result);
     } catch (error) {
       // The stream failed: before its first byte the answer can still say so, later only the broken connection can.
-      const failure = renderError(error, call.requestId, options.log, call.path);
+      const failure = renderError(error, call.requestId, options.log, errorForm(call.path, req.headers));
       if (!res.headersSent && !res.destroyed) await send(req, res, call, failure);
       else call.broken = true;
     } finally {

@@ -3,7 +3,7 @@ import type { Log } from '../base/log.ts';
 import { isDatabaseAway } from '../db/errors.ts';
 import { StorageFull } from '../payloads/payload-store.ts';
 import { isStoreAway } from '../payloads/store-away.ts';
-import { errorBody } from './error-form.ts';
+import { type ErrorForm, errorBody } from './error-form.ts';
 import type { BodyResult } from './event.ts';
 
 /** Seconds in the Retry-After of a 503: about as long as a restart of Postgres or of a replica takes. */
@@ -22,11 +22,22 @@ export function json(statusCode: number, value: unknown, headers: Record<string,
 }
 
 /**
+ * Content-Disposition of a file. A name that is not plain ASCII stands there twice: in characters that every client can
+ * read, and whole (RFC 6266, RFC 8187). It may hold anything but control characters and lone surrogates.
+ */
+export function attachment(name: string): string {
+  const plain = name.replace(/[^\x20-\x7e]|["\\%]/gu, '_');
+  if (plain === name) return `attachment; filename="${name}"`;
+  const whole = encodeURIComponent(name).replace(/['()*]/g, (c) => `%${c.charCodeAt(0).toString(16)}`);
+  return `attachment; filename="${plain}"; filename*=UTF-8''${whole}`;
+}
+
+/**
  * The one exit of errors: whatever was thrown becomes an answer here. Nothing of 500 and above shows its own message:
- * the log has it, under the request id. The path decides about the form. An unavailable database or store and a full
+ * the log has it, under the request id. An unavailable database or store and a full
  * store are 503 with Retry-After, not 500.
  */
-export function renderError(error: unknown, requestId: string, log: Log, path: string): BodyResult {
+export function renderError(error: unknown, requestId: string, log: Log, form: ErrorForm): BodyResult {
   const known = asApiError(error);
   if (known.status >= 500) {
     const level = known.code === 'internal' ? 'error' : 'warn';
@@ -37,7 +48,7 @@ export function renderError(error: unknown, requestId: string, log: Log, path: s
   const retry: Record<string, string> = status === 503 ? { 'retry-after': RETRY_AFTER_SECONDS } : {};
   // The official clients repeat a 409, which helps only where something is still on its way.
   if (status === 409 && code !== 'upload_incomplete') retry['x-should-retry'] = 'false';
-  const body = errorBody(path, { code, message, param, status, requestId });
+  const body = errorBody(form, { code, message, param, status, requestId });
   return jsonText(status, body, { ...retry, ...known.headers });
 }
 

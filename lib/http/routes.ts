@@ -1,3 +1,4 @@
+import { ApiError } from '../base/errors.ts';
 import type { ApiEvent, ApiHandler } from './event.ts';
 
 /** Where an endpoint is. `{name}` in a pattern takes exactly one non-empty segment. */
@@ -89,4 +90,15 @@ function allowOf(routes: readonly BoundRoute[]): string {
     if (method === 'GET') methods.add('HEAD');
   }
   return [...methods, 'OPTIONS'].join(', ');
+}
+
+/** Paths that clients ask for when their base URL lacks its `/v1`, or has it twice. */
+const WITHOUT_VERSION = /^(?:\/openai|\/anthropic)?\/(?:files|batches|messages\/batches)(?:\/|$)/;
+const TWO_VERSIONS = /^(?:\/openai|\/anthropic)?\/v1\/v1(?:\/|$)/;
+
+/** The 404 of a path that no route has. It says so when only the base URL is wrong. */
+export function unknownPath(path: string): ApiError {
+  if (WITHOUT_VERSION.test(path)) return new ApiError('not_found', 'not found: the base URL must end in /v1');
+  if (TWO_VERSIONS.test(path)) return new ApiError('not_found', 'not found: the base URL must not end in /v1');
+  return new ApiError('not_found');
 }

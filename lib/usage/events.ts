@@ -26,7 +26,7 @@ export async function usageEvents(
   const limit = page.limit ?? DEFAULT_LIMIT;
   const cursor = page.cursor === null ? null : parseCursor(page.cursor);
   return db.transaction(async (tx) => {
-    const filter = parseFilter(asked, await beginReport(tx));
+    const filter = parseFilter(asked, await beginReport(tx), Object.keys(PAGE.shape));
     if (cursor) filter.from = cursor.from;
     const rows = await listEvents(tx, filter, cursor, limit + 1);
     const shown = rows.slice(0, limit);

@@ -47,7 +47,7 @@ export async function usageSummary(
 ): Promise<{ rows: ({ group: Group } & Figures)[]; from: string; to: string }> {
   const groupBy = parseGroupBy(asked.query) ?? ['source'];
   return db.transaction(async (tx) => {
-    const filter = parseFilter(asked, await beginReport(tx));
+    const filter = parseFilter(asked, await beginReport(tx), ['group_by']);
     const rows = await figuresOf(tx, filter, groupBy, null, mostDurations);
     return {
       rows: rows.map(({ row, figures }) => ({ group: groupOf(row, groupBy), ...figures })),
@@ -72,7 +72,7 @@ export async function usageTimeseries(
   const intervalMs = parseSpan(interval);
   if (intervalMs === null) throw badValue('interval', 'must be <N>s, <N>m, <N>h or <N>d');
   return db.transaction(async (tx) => {
-    const filter = parseFilter(asked, await beginReport(tx));
+    const filter = parseFilter(asked, await beginReport(tx), ['group_by', 'interval']);
     const bucketOf = (at: Date) => Math.floor(at.getTime() / intervalMs);
     if (bucketOf(new Date(filter.to.getTime() - 1)) - bucketOf(filter.from) >= MAX_BUCKETS) {
       throw badValue('interval', `must give at most ${MAX_BUCKETS} buckets in the period`);

@@ -34,9 +34,6 @@ const TEXTS = [
   'relay_key_hash',
 ] as const;
 
-/** Parameters of one of the three calls; the others take no notice of them. */
-const CALL_PARAMETERS: ReadonlySet<string> = new Set(['limit', 'cursor', 'group_by', 'interval']);
-
 const MAX_INT = 2_147_483_647;
 const MAX_NANOS = 2n ** 63n - 1n;
 const HOUR_MS = 3_600_000;
@@ -121,11 +118,16 @@ export function parseParameters<Contract extends z.ZodObject>(
 /**
  * Reads the filters of a usage query ("Usage queries" in docs/spec/gateway-rules.md). `nowMs` is the database's time.
  * Throws 400 `invalid_value` with the parameter's name for a value that its filter cannot have, and for a parameter
- * that does not exist. A filter that is misspelt must not give the figures of everything.
+ * that does not exist, `ownParameters` being those of this call alone. A filter that is misspelt must not give the figures of everything.
  */
-export function parseFilter({ query, owner }: UsageQuery, nowMs: number): UsageFilter {
+export function parseFilter(
+  { query, owner }: UsageQuery,
+  nowMs: number,
+  ownParameters: readonly string[],
+): UsageFilter {
   for (const name of new Set(query.keys())) {
-    if (!FILTERS.has(name) && !CALL_PARAMETERS.has(name)) throw badValue(cutText(name), 'is no parameter of this call');
+    if (!FILTERS.has(name) && !ownParameters.includes(name))
+      throw badValue(cutText(name), 'is no parameter of this call');
   }
   const { from, to } = period(query, nowMs);
   const filter = parseParameters(FILTER, query);

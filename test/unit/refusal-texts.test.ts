@@ -206,6 +206,6 @@ describe('a usage query says', () => {
     ['cost_nanos=-1&ts=x', cost],
     ['ts=yesterday', timeOf('ts')],
   ])('of %s', ([query, refusal]) => {
-    expect(refusalOf(() => parseFilter({ query: new URLSearchParams(query), owner: null }, 0))).toEqual(refusal);
+    expect(refusalOf(() => parseFilter({ query: new URLSearchParams(query), owner: null }, 0, []))).toEqual(refusal);
   });
 });

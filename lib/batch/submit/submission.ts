@@ -35,9 +35,13 @@ const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d
 /**
  * Checks a native submit: JSON, the surface it is meant for, `shape`, `requests`, then the options ("Submit options" in
  * docs/spec/native-api.md). Other top-level members are ignored, `null` as an option counts as absent, and what an item
- * holds is judged when it runs. Throws ApiError 400; the messages of limits name the limit and what was sent.
+ * holds is judged when it runs. A create of the OpenAI surface comes here when it is over its limit, `maxOpenaiBytes`. Throws ApiError 400; the messages of limits name the limit and what was sent.
  */
-export async function parseSubmission(body: Buffer, maxItems: number): Promise<Submission | { uploadId: string }> {
+export async function parseSubmission(
+  body: Buffer,
+  maxItems: number,
+  maxOpenaiBytes = Number.POSITIVE_INFINITY,
+): Promise<Submission | { uploadId: string }> {
   const { members, requests, option } = await read(body, maxItems);
   const foreign = ['input_file_id', 'endpoint'].find((name) => members.has(name));
   const uploadId = option('upload_id');
@@ -52,12 +56,21 @@ export async function parseSubmission(body: Buffer, maxItems: number): Promise<S
   if (foreign && native) {
     throw new ApiError('invalid_value', `${foreign} cannot stand beside shape and requests`, { param: foreign });
   }
+  if (foreign && body.length > maxOpenaiBytes) {
+    const message = `request body too large: ${body.length} bytes sent, the limit is ${maxOpenaiBytes} bytes`;
+    throw new ApiError('body_too_large', message);
+  }
   if (foreign) {
     throw new ApiError('invalid_value', `${foreign} is not supported here: send shape and requests`, {
       param: foreign,
     });
   }
 
+  if (members.size === 0) {
+    const forms =
+      'a native batch has shape and requests, an OpenAI batch has input_file_id, endpoint and completion_window';
+    throw new ApiError('missing_required_parameter', `shape is required: ${forms}`, { param: 'shape' });
+  }
   return submissionOf(option, requests, maxItems);
 }
 

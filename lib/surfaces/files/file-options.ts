@@ -23,6 +23,9 @@ const SECONDS = 'expires_after[seconds]';
 /** The name of a file that is made of an upload, unless the form has one. */
 const UPLOAD_FILENAME = 'upload.jsonl';
 
+/** The name of a part that has none. */
+const NAMELESS = 'upload';
+
 /** The fields that mean something; others are passed over. */
 export const FORM_FIELDS: ReadonlySet<string> = new Set([
   'purpose',
@@ -70,11 +73,12 @@ export function checkPurpose(purpose: string): void {
 
 /**
  * The name that is kept: without folders, at most 128 characters, control characters escaped. Throws `invalid_value`
- * unless the whole name ends in `.jsonl`; its case does not matter. `param` is the part that the name came with.
+ * for another extension than `.jsonl`, whose case does not matter. A name without a dot is good: SDKs send `upload` or
+ * `anonymous_file` for bytes without a name. `param` is the part that the name came with.
  */
 export function storedName(filename: string | undefined, param: 'file' | 'filename'): string {
-  const name = (filename ?? '').replace(/^.*[/\\]/s, '');
-  if (/\.jsonl$/i.test(name)) return cutText(name);
+  const name = (filename ?? '').replace(/^.*[/\\]/s, '') || NAMELESS;
+  if (/\.jsonl$/i.test(name) || !name.includes('.')) return cutText(name);
   const message = `a file of purpose batch must have a name ending in .jsonl, not '${cutText(name)}'`;
   throw new ApiError('invalid_value', message, { param });
 }

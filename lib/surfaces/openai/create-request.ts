@@ -74,6 +74,9 @@ const CREATE = z.object({
 export function parseCreate(body: Buffer): CreateRequest {
   const given = Object.entries(readFields(body)).filter(([, value]) => value !== null);
   const create = parseBy(CREATE, Object.fromEntries(given), OPENAI);
+  if (create.input_file_id === '') {
+    throw new ApiError('missing_required_parameter', 'input_file_id is required', { param: 'input_file_id' });
+  }
   return {
     inputFileId: create.input_file_id,
     endpoint: create.endpoint,

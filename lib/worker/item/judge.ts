@@ -61,7 +61,7 @@ export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judg
     const peek = read ?? peekItem(body);
     if (peek.kind === 'too_many_members') return invalid(item, `request body has more than ${MAX_MEMBERS} members`);
     if (peek.kind !== 'object') return invalid(item, 'request body must be a JSON object');
-    if (peek.model === null) return invalid(item, 'model is required');
+    if (peek.model === null || peek.model === '') return invalid(item, 'model is required');
     if (peek.stream) return invalid(item, 'stream must not be true', peek.model);
 
     const policy = policyOf(item.batch, catalog);

@@ -52,19 +52,42 @@ describe.each(WAYS)('over %s', (way) => {
     }
   });
 
-  test('takes the credential from X-WR-API-Key, Bearer and x-api-key, in this order', async () => {
+  test('takes the credential from X-WR-API-Key, Bearer, x-api-key and api-key, in this order', async () => {
     const key = (name: string) => `sk-wr-${name.padEnd(64, '0')}`;
     const path = '/v1/batches?surface=relay';
     const headers = {
       'x-wr-api-key': key('ann'),
       authorization: `Bearer ${key('gone')}`,
       'x-api-key': key('nobody'),
+      'api-key': key('ann'),
     };
     expect((await api.call(way, { path, as: null, headers })).status).toBe(200);
     const { 'x-wr-api-key': _, ...rest } = headers;
     expect((await api.call(way, { path, as: null, headers: rest })).json.error.code).toBe('api_key_revoked');
     const last = { 'x-api-key': key('nobody') };
     expect((await api.call(way, { path, as: null, headers: last })).json.error.code).toBe('invalid_api_key');
+    expect((await api.call(way, { path, as: null, headers: { 'api-key': key('ann') } })).status).toBe(200);
+  });
+
+  test('tells what a body needs that has nothing', async () => {
+    const { status, json } = await api.call(way, { method: 'POST', path: '/v1/batches', body: '{}' });
+    expect([status, json.error.code]).toEqual([400, 'missing_required_parameter']);
+    for (const name of ['shape', 'requests', 'input_file_id', 'endpoint']) expect(json.error.message).toContain(name);
+  });
+
+  test.each(['filename', 'mime_type', 'purpose'])("says that uploads are not OpenAI's: %s", async (name) => {
+    const body = JSON.stringify({ bytes: 10, [name]: 'x' });
+    const { status, json } = await api.call(way, { method: 'POST', path: '/v1/uploads', body });
+    expect([status, json.error.message]).toEqual([
+      400,
+      "this is not OpenAI's Uploads API; send the file to POST /v1/files",
+    ]);
+  });
+
+  test('answers every error in the form of Anthropic to a client that sends its version', async () => {
+    const headers = { 'anthropic-version': '2023-06-01' };
+    const { status, json } = await api.call(way, { path: '/v1/batches/x', headers });
+    expect([status, json.type, json.error.type]).toEqual([404, 'error', 'not_found_error']);
   });
 
   test('answers JSON with its content type', async () => {

@@ -205,7 +205,7 @@ test('every way to gather them gives the same sums', async () => {
   await fc.assert(
     fc.asyncProperty(fc.subarray([...DIMENSIONS]), fc.constantFrom(null, MINUTE), async (dimensions, interval) => {
       const ways = await database.db.transaction(async (tx) => {
-        const filter = parseFilter({ query, owner: null }, await beginReport(tx));
+        const filter = parseFilter({ query, owner: null }, await beginReport(tx), []);
         await beginFigures(tx, filter);
         const rows = [];
         for (const durations of [true, false]) {

@@ -53,3 +53,14 @@ test.each(WAYS)('a bad value is 400 and named, and nobody asks without a credent
   });
   expect((await call(way, '/v1/usage/summary', null)).status).toBe(401);
 });
+
+test.each(['summary?limit=5', 'summary?interval=1h', 'events?group_by=model', 'timeseries?interval=1h&cursor=x'])(
+  'refuses the parameter of another call: %s',
+  async (path) => {
+    for (const way of WAYS) {
+      const { status, json } = await call(way, `/v1/usage/${path}`);
+      expect([status, json.error.code]).toEqual([400, 'invalid_value']);
+      expect(json.error.message).toMatch(/is no parameter of this call$/);
+    }
+  },
+);

@@ -30,7 +30,8 @@ describe('where the credential is read from', () => {
     const all = { 'x-wr-api-key': a, ...bearer(b), 'x-api-key': c };
     expect((await ask(all, catalog)).credentialId).toBe('key-a');
     expect((await ask({ ...bearer(b), 'x-api-key': c }, catalog)).credentialId).toBe('key-b');
-    expect((await ask({ 'x-api-key': c }, catalog)).credentialId).toBe('key-c');
+    expect((await ask({ 'x-api-key': c, 'api-key': a }, catalog)).credentialId).toBe('key-c');
+    expect((await ask({ 'x-api-key': ' ', 'api-key': a }, catalog)).credentialId).toBe('key-a');
   });
 
   test('a bad key in an earlier header is not rescued by a good one in a later', async () => {

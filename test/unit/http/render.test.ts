@@ -1,7 +1,8 @@
 import { expect, test } from 'vitest';
 import { API_ERRORS, ApiError, type ApiErrorCode } from '../../../lib/base/errors.ts';
 import { createLog } from '../../../lib/base/log.ts';
-import { renderError } from '../../../lib/http/render.ts';
+import { errorForm } from '../../../lib/http/error-form.ts';
+import { attachment, renderError } from '../../../lib/http/render.ts';
 import { PayloadNotFound, StorageFull } from '../../../lib/payloads/payload-store.ts';
 
 /** An error as the AWS SDK throws it. */
@@ -9,7 +10,7 @@ const aws = (name: string, httpStatusCode: number | undefined) =>
   Object.assign(new Error('injected'), { name, $metadata: { httpStatusCode } });
 
 const render = (error: unknown) => {
-  const { statusCode, headers, body } = renderError(error, 'r', createLog('silent'), '/v1/batches');
+  const { statusCode, headers, body } = renderError(error, 'r', createLog('silent'), 'openai');
   return { statusCode, headers, error: JSON.parse(body!).error };
 };
 
@@ -23,7 +24,7 @@ test.each([
   ['/v1/messages/batches', 'internal', 500, 'api_error'],
   ['/v1/messages/batches', 'not_ready', 503, 'api_error'],
 ] as const)('speaks Anthropic below %s: %s is %i %s', (path, code, status, type) => {
-  const { statusCode, body } = renderError(new ApiError(code), 'r1', createLog('silent'), path);
+  const { statusCode, body } = renderError(new ApiError(code), 'r1', createLog('silent'), errorForm(path, {}));
   expect(statusCode).toBe(status);
   expect(JSON.parse(body!)).toEqual({
     type: 'error',
@@ -71,4 +72,19 @@ test.each([
 ])('answers %s', (_, error, status, code) => {
   const answer = render(error);
   expect([answer.statusCode, answer.error.code, answer.error.param]).toEqual([status, code, null]);
+});
+
+test('speaks Anthropic to a client that says its version, wherever it asks', () => {
+  expect(errorForm('/v1/batches', { 'anthropic-version': '2023-06-01' })).toBe('anthropic');
+  expect(errorForm('/v1/batches', {})).toBe('openai');
+});
+
+test.each([
+  ['a.jsonl', 'attachment; filename="a.jsonl"'],
+  ['a b;c.jsonl', 'attachment; filename="a b;c.jsonl"'],
+  ['a"b.jsonl', `attachment; filename="a_b.jsonl"; filename*=UTF-8''a%22b.jsonl`],
+  ['é😀.jsonl', `attachment; filename="__.jsonl"; filename*=UTF-8''%C3%A9%F0%9F%98%80.jsonl`],
+  ["it's 100%.jsonl", `attachment; filename="it's 100_.jsonl"; filename*=UTF-8''it%27s%20100%25.jsonl`],
+])('names a file %s as %s', (name, header) => {
+  expect(attachment(name)).toBe(header);
 });

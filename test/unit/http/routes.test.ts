@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { CONTROL_ENDPOINTS } from '../../../handlers/control.ts';
 import { INFERENCE_ENDPOINTS } from '../../../handlers/inference.ts';
 import type { ApiHandler } from '../../../lib/http/event.ts';
-import { type BoundRoute, createMatcher } from '../../../lib/http/routes.ts';
+import { type BoundRoute, createMatcher, unknownPath } from '../../../lib/http/routes.ts';
 
 const run: ApiHandler = async () => ({ statusCode: 200, headers: {} });
 const PORTS: [name: string, routes: BoundRoute[]][] = [
@@ -54,3 +54,26 @@ test('prefers a literal segment to a parameter, whatever the order of the table'
   expect(find('GET', '/things/special')).toMatchObject({ route: { pattern: '/things/special' } });
   expect(find('GET', '/things/other')).toMatchObject({ parameters: { id: 'other' } });
 });
+
+test.each([
+  ['/files', 'not found: the base URL must end in /v1'],
+  ['/files/file-1/content', 'not found: the base URL must end in /v1'],
+  ['/batches', 'not found: the base URL must end in /v1'],
+  ['/messages/batches', 'not found: the base URL must end in /v1'],
+  ['/anthropic/messages/batches', 'not found: the base URL must end in /v1'],
+  ['/v1/v1/messages/batches', 'not found: the base URL must not end in /v1'],
+  ['/openai/v1/v1/files', 'not found: the base URL must not end in /v1'],
+  ['/filesystem', 'not found'],
+  ['/v1/nothing', 'not found'],
+])('says of %s: %s', (path, message) => {
+  expect(match('GET', path)).toEqual({ kind: 'unknown' });
+  expect(unknownPath(path).message).toBe(message);
+});
+
+test.each(['/openai/files', '/openai/files/{id}/content', '/openai/batches', '/openai/batches/{id}/cancel'])(
+  "serves %s, where Azure's clients look",
+  (pattern) => {
+    const method = pattern.endsWith('cancel') ? 'POST' : 'GET';
+    expect(match(method, pattern.replace('{id}', 'x'))).toMatchObject({ kind: 'found', route: { pattern } });
+  },
+);

@@ -7,7 +7,7 @@ import { parseFilter, requestId } from '../../../lib/usage/query.ts';
 
 const NOW = Date.parse('2027-01-31T12:00:00.250Z');
 const BATCH = '0194bd2a-0000-7000-8000-000000000001';
-const filter = (query: string) => parseFilter({ query: new URLSearchParams(query), owner: null }, NOW);
+const filter = (query: string) => parseFilter({ query: new URLSearchParams(query), owner: null }, NOW, []);
 const refusal = (query: string): string | null => {
   try {
     filter(query);

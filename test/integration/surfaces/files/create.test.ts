@@ -99,6 +99,18 @@ describe.each([
       expect([status, json.bytes, json.expires_at - json.created_at]).toEqual([200, LINES.length, 3600]);
     });
 
+    test.each([
+      ['upload', 'upload'],
+      ['anonymous_file', 'anonymous_file'],
+      ['folder/input', 'input'],
+      ['IN.JSONL', 'IN.JSONL'],
+      ['', 'upload'],
+      [undefined, 'upload'],
+    ])('takes a file that is named %s as %s', async (filename, kept) => {
+      const { status, json } = await create([PURPOSE, { ...FILE, filename }]);
+      expect([status, json.filename]).toEqual([200, kept]);
+    });
+
     test('takes a file of just the limit, in more than one piece, and refuses one byte more', async () => {
       const bytes = randomBytes(LIMIT + 1);
       const made = await create([PURPOSE, { ...FILE, value: bytes.subarray(1) }]);
@@ -130,10 +142,9 @@ describe.each([
       ['two purposes', [PURPOSE, FILE, PURPOSE], 'invalid_value', 'purpose'],
       ['two files', [FILE, PURPOSE, FILE], 'invalid_value', 'file'],
       ['an empty file', [PURPOSE, { ...FILE, value: '' }], 'invalid_value', 'file'],
-      ['a file without a name', [PURPOSE, { name: 'file', value: LINES }], 'invalid_value', 'file'],
       ['another ending', [PURPOSE, { ...FILE, filename: 'in.json' }], 'invalid_value', 'file'],
       ['a name with a line end', [PURPOSE, { ...FILE, filename: 'a\nb.jsonl' }], 'missing_required_parameter', 'file'],
-      ['a name with CRLF', [PURPOSE, { ...FILE, filename: 'a\r\nb.jsonl' }], 'invalid_value', 'file'],
+      ['an ending with CRLF', [PURPOSE, { ...FILE, filename: 'a.b\r\nb.jsonl' }], 'invalid_value', 'file'],
       ['another anchor', [PURPOSE, { ...ANCHOR, value: 'now' }, seconds('3600'), FILE], 'invalid_value', ANCHOR.name],
       ['no anchor', [PURPOSE, FILE, seconds('3600')], 'missing_required_parameter', ANCHOR.name],
       ['no seconds', [PURPOSE, FILE, ANCHOR], 'missing_required_parameter', 'expires_after[seconds]'],

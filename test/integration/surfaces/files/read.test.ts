@@ -279,7 +279,7 @@ describe.each(WAYS)('files over %s', (way) => {
       expect(answer.bytes.equals(BYTES)).toBe(true);
       expect(headersOf(answer)).toEqual(['application/octet-stream', '700000', null, 'bytes']);
       expect(answer.headers.get('content-disposition')).toBe(
-        "attachment; filename*=UTF-8''it%27s%20%28a%29%20%E2%80%9Cquote.jsonl",
+        `attachment; filename="it's (a) _quote.jsonl"; filename*=UTF-8''it%27s%20%28a%29%20%E2%80%9Cquote.jsonl`,
       );
     });
 

@@ -14,7 +14,10 @@ const FINE = { endpoint: '/v1/chat/completions', completion_window: '24h' };
 const rows = (id: string) => api.sql('select * from openai_batches where id = $1::uuid', [uuidOf(id)]);
 
 describe.each(WAYS)('a create by %s', (way) => {
-  const post = (body: object | string, more: { as?: string | null; headers?: Record<string, string> } = {}) =>
+  const post = (
+    body: object | string,
+    more: { as?: string | null; headers?: Record<string, string>; path?: string } = {},
+  ) =>
     api.call(way, {
       method: 'POST',
       path: '/v1/batches',
@@ -121,6 +124,8 @@ describe.each(WAYS)('a create by %s', (way) => {
     expect([window.status, window.json.error.param]).toEqual([400, 'completion_window']);
     const large = await post({ ...FINE, input_file_id, x: 'x'.repeat(1024 * 1024) });
     expect([large.status, large.json.error.code]).toEqual([400, 'body_too_large']);
+    const shared = await post({ ...FINE, input_file_id, x: 'x'.repeat(1024 * 1024) }, { path: '/shared/v1/batches' });
+    expect([shared.status, shared.json.error.code]).toEqual([400, 'body_too_large']);
     expect((await post('{"a"')).json.error.code).toBe('invalid_json');
     expect((await post({ ...FINE, input_file_id }, { headers: { 'content-encoding': 'gzip' } })).status).toBe(415);
     expect(await count()).toBe(before);

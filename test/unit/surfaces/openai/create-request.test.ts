@@ -66,6 +66,14 @@ describe('the body of a create', () => {
     expect(given).toMatchObject({ endpoint: '/v1/embeddings', metadata, outputExpiresSeconds: 3600 });
   });
 
+  test('with an empty file id is refused by name', () => {
+    expect(fault({ input_file_id: '' })).toMatchObject({
+      code: 'missing_required_parameter',
+      param: 'input_file_id',
+      message: 'input_file_id is required',
+    });
+  });
+
   test.each([
     ['input_file_id', { input_file_id: undefined }],
     ['input_file_id', { input_file_id: null }],

@@ -34,6 +34,11 @@ const batch = {
 } as BatchContext;
 const item = { batch, idx: 0, attempts: 0 } as ClaimedItem;
 
+test.each(['{}', '{"model":null}', '{"model":""}', '{"model":1}'])('an item %s needs a model', (body) => {
+  const verdict = createJudge({ catalog: () => catalogWith({}), nowMs: () => 0 })(item, Buffer.from(body));
+  expect(verdict).toMatchObject({ outcome: { error: 'batch item: model is required' } });
+});
+
 test('nothing that an item may hold makes the judge throw, and every verdict is a plan or a final outcome', () => {
   const judge = createJudge({ catalog: () => catalogWith({}), nowMs: () => 0 });
   const value = fc.jsonValue({ maxDepth: 4 });
