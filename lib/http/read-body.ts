@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http';
-import type { BodyAccount } from '../base/body-budget.ts';
+import { type BodyAccount, reserveFor } from '../base/body-budget.ts';
 import { ApiError } from '../base/errors.ts';
 import { freeIfLarge, growingBuffer } from '../base/growing-buffer.ts';
 import { inTurns, nextTurn } from '../base/turns.ts';
@@ -19,11 +19,6 @@ export function hasBody(req: IncomingMessage): boolean {
 function announced(req: IncomingMessage): number {
   return Number(req.headers['content-length'] ?? 0);
 }
-
-/** So much more is reserved at a time for a body of unknown length. */
-const RESERVE_BYTES = 1024 * 1024;
-/** Beyond this the largest size is reserved: of many that grow together none would come to its end. */
-const RESERVE_UNTIL = 4 * 1024 * 1024;
 
 interface ReadOptions {
   /** Null without a body. */
@@ -50,15 +45,11 @@ async function readBody(req: IncomingMessage, options: ReadOptions): Promise<Buf
   const isWhole = await receive(req, flow, slowMs, (chunk) => {
     const size = body.size() + chunk.length;
     if (size > maxBytes) throw bodyTooLarge(`more than ${maxBytes} bytes`, maxBytes);
-    if (length === null) account.reserve(reservedFor(size, maxBytes));
+    if (length === null) account.reserve(reserveFor(size, maxBytes));
     body.append(chunk);
   });
   if (!isWhole) return null;
   return body.whole() ?? (await inTurns(body.join(), body.size()));
-}
-
-function reservedFor(size: number, maxBytes: number): number {
-  return size > RESERVE_UNTIL ? maxBytes : Math.min(maxBytes, Math.ceil(size / RESERVE_BYTES) * RESERVE_BYTES);
 }
 
 /**
