@@ -127,7 +127,7 @@ function withoutQuotes(bytes: Buffer): Buffer {
 }
 
 async function create(parts: Buffer[]): Promise<void> {
-  const reader = createBodyReader(CREATE_LIMITS, () => {});
+  const reader = createBodyReader(CREATE_LIMITS);
   const pace = pacer();
   for (const part of parts) for (const piece of piecesOf(part)) await pace(reader.push(piece));
   reader.end();

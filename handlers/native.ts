@@ -10,11 +10,11 @@ import { type RemoveDeps, removeBatch } from '../lib/batch/remove.ts';
 import { type ChunkMemory, chunkMemory } from '../lib/batch/results/chunk-memory.ts';
 import type { StreamDeps } from '../lib/batch/results/reader-budget.ts';
 import { type ResultsDeps, renderResults } from '../lib/batch/results/results.ts';
-import { parseSubmission } from '../lib/batch/submit/submission.ts';
+import { parseMemory, parseSubmission, recordMemory } from '../lib/batch/submit/submission.ts';
 import { submitBatch } from '../lib/batch/submit/submit.ts';
 import { type SubmitUploadDeps, submitUpload } from '../lib/batch/submit/submit-upload.ts';
 import { flag, idempotencyKeyOf, recordedHeader, refuseEncodedBody, whole } from '../lib/http/contracts.ts';
-import { bodyOf, pathParameter } from '../lib/http/event.ts';
+import { accountOf, bodyOf, pathParameter } from '../lib/http/event.ts';
 import { bodyTooLarge } from '../lib/http/read-body.ts';
 import { json, jsonText } from '../lib/http/render.ts';
 import { ITEM_STATES } from '../lib/model/batch.ts';
@@ -45,6 +45,8 @@ export const submitBatchEndpoint = endpoint(
     const body = bodyOf(event);
     if (body.length > app.maxRequestBytes) throw bodyTooLarge(`${body.length} bytes`, app.maxRequestBytes);
 
+    const account = accountOf(event);
+    account.reserve(parseMemory(body.length, app.maxItems));
     const request = {
       surface: 'relay',
       attribution,
@@ -54,6 +56,7 @@ export const submitBatchEndpoint = endpoint(
       anthropicBeta: recordedHeader(event.headers, 'anthropic-beta'),
     };
     const parsed = await parseSubmission(body, app.maxItems, MAX_CREATE_BYTES);
+    if ('items' in parsed) account.reserve(recordMemory(body.length, parsed));
     const made =
       'uploadId' in parsed
         ? await submitUpload(app, { ...request, ...parsed, maxItems: app.maxItems, maxBytes: app.maxRequestBytes })

@@ -161,7 +161,16 @@ export async function createSharedParts(options: SharedPartsOptions): Promise<Sh
     secretBox,
     tokens: createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic }),
     compactor,
-    validator: createValidator({ db, payloads, clock, log, queue: wakes, maxPendingItemsPerOwner, checkStore }),
+    validator: createValidator({
+      db,
+      payloads,
+      bodies: app.bodies,
+      clock,
+      log,
+      queue: wakes,
+      maxPendingItemsPerOwner,
+      checkStore,
+    }),
     checkStore,
     async checkSecrets() {
       await checkMasterKey(db, secretBox);

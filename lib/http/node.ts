@@ -113,7 +113,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     const account = options.bodies.open((await route.admit?.(event)) ?? ADMIN);
     const maxBytes = route.maxBytes ?? options.maxBodyBytes;
     return withBody(req, { flow: call.body, maxBytes, account, begin, slowMs }, (body) => {
-      attachBody(event, body);
+      attachBody(event, body, account);
       return route.run(event, context);
     });
   };

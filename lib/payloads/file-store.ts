@@ -58,6 +58,7 @@ export function createFileStore(root: string): PayloadStore {
   };
 
   return {
+    streamBytes: 2 * STREAM_CHUNK,
     write: (ref, pieces) => write(join(root, payloadKey(ref)), (file) => writeAll(file, pieces)),
     async writeStream(ref, source) {
       let length = 0;

@@ -22,7 +22,7 @@ export interface CreateDeps extends RecordDeps, UploadTurnDeps {
   clock: ReceiveDeps['clock'];
   /** Counts what is in memory of a request. */
   bodies: BodyBudget;
-  payloads: Pick<PayloadStore, 'write' | 'writeStream' | 'stream' | 'size' | 'delete'>;
+  payloads: Pick<PayloadStore, 'write' | 'writeStream' | 'streamBytes' | 'stream' | 'size' | 'delete'>;
 }
 
 export interface CreateRequest {
@@ -59,8 +59,7 @@ export async function createMessageBatch(
 ): Promise<Recorded> {
   if ((request.announcedBytes ?? 0) > limits.maxBytes) throw tooLarge(`${request.announcedBytes} bytes`, limits);
   const account = deps.bodies.open(request.attribution.owner);
-  const receive = (source: AsyncIterable<Uint8Array>) =>
-    receiveRequests({ ...deps, reserve: account.reserve }, source, limits);
+  const receive = (source: AsyncIterable<Uint8Array>) => receiveRequests({ ...deps, account }, source, limits);
   try {
     const received = await receive(request.source);
     if (received.kind === 'requests') return await record(deps, request, received, received.sha256, null);

@@ -100,10 +100,10 @@ describe('whoever reads many bytes stops at least as often as there are steps in
       const head = '{"custom_id":"a","method":"POST","url":"/v1/responses","body":';
       return pushed(check.push, Buffer.from(head), bytes, Buffer.from('}\n'));
     },
-    'an Anthropic create': (bytes) => createBodyReader(CREATE_LIMITS, () => {}).push(bytes),
+    'an Anthropic create': (bytes) => createBodyReader(CREATE_LIMITS).push(bytes),
     'the params of an Anthropic create': (bytes) =>
       pushed(
-        createBodyReader(CREATE_LIMITS, () => {}).push,
+        createBodyReader(CREATE_LIMITS).push,
         Buffer.from('{"requests":[{"custom_id":"a","params":'),
         bytes,
         Buffer.from('}]}'),

@@ -1,6 +1,7 @@
 import { Buffer } from 'node:buffer';
 import { createHash, hash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
+import { type BodyAccount, UNCOUNTED } from '../../../base/body-budget.ts';
 import { cutText } from '../../../base/errors.ts';
 import { crc32InSteps, piecesOf, STEP_BYTES, type Steps } from '../../../base/turns.ts';
 import { type Spans, spanList } from '../../../json/spans.ts';
@@ -37,6 +38,8 @@ export interface InputCheck {
   end(): Steps<CheckedInput>;
 }
 
+/** What is kept of a line until its item is recorded: what tells its custom_id from others, where it stands, its checksum. */
+const LINE_BYTES = 320;
 const LF = Buffer.from('\n');
 /** A custom_id in a duplicate's message is cut anyway: a longer one is not even decoded. */
 const MAX_SHOWN_BYTES = 1024;
@@ -44,13 +47,15 @@ const MAX_SHOWN_BYTES = 1024;
 const MAX_MODEL_CHARS = 1024;
 const BACKSLASH = 0x5c;
 
-/** A check for a batch with this endpoint. */
-export function inputCheck(endpoint: string): InputCheck {
-  const reader = lineReader(MAX_LINE_BYTES);
+/** A check for a batch with this endpoint. `account` counts what is in memory of the file. */
+export function inputCheck(endpoint: string, account: Pick<BodyAccount, 'part'> = UNCOUNTED): InputCheck {
+  const reader = lineReader(MAX_LINE_BYTES, account.part());
   const spans = spanList();
   const crcs = new Uint32Array(MAX_REQUESTS);
   const faults: Fault[] = [];
   const firstLines = new Map<string, number>();
+  const reserveLines = account.part();
+  let reserved = 64;
   let customIds: Buffer[] = [];
   let requests = 0;
   let firstModel: Buffer | null = null;
@@ -68,6 +73,10 @@ export function inputCheck(endpoint: string): InputCheck {
   function* check({ bytes, offset, line }: LineBytes): Steps<void> {
     if (++requests > MAX_REQUESTS || faults.length === MAX_FAULTS) return;
     if (bytes === null) return report(line, lineFaults.tooLong(MAX_LINE_BYTES));
+    if (requests > reserved) {
+      reserved *= 2;
+      reserveLines(reserved * LINE_BYTES);
+    }
     const isLong = bytes.length > STEP_BYTES;
     const read = isLong ? yield* readInputLineInSteps(bytes, endpoint) : readInputLine(bytes, endpoint);
     const { faults: found, customId, body, model } = read;

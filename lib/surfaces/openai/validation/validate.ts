@@ -1,3 +1,4 @@
+import type { BodyAccount, BodyBudget } from '../../../base/body-budget.ts';
 import { uuidv7 } from '../../../base/clock.ts';
 import { ApiError, reasonOf, Undone } from '../../../base/errors.ts';
 import { pacer } from '../../../base/turns.ts';
@@ -19,6 +20,8 @@ import {
 export interface ValidateDeps extends CompactDeps, RecordDeps {
   db: CompactDeps['db'];
   payloads: CompactDeps['payloads'];
+  /** Counts what is in memory of an input file, for the owner of the batch. */
+  bodies: BodyBudget;
   /** Null when the payload store is the one of this database, else why not: what is missing in another one is not lost. */
   checkStore(): Promise<string | null>;
 }
@@ -42,10 +45,24 @@ export class NoLongerOurs extends Undone {
 
 /**
  * Validates one batch whose lease is ours, from the stream of its input: it fails with all that is wrong with it, or
- * gets its items and runs. The lease is renewed on the way, in `job`. Throws NoLongerOurs, the signal's reason, or what
- * the store and the database throw: then nothing has changed and it is to be tried again.
+ * gets its items and runs. The lease is renewed on the way, in `job`. Throws NoLongerOurs, the signal's reason,
+ * `overloaded`, or what the store and the database throw: then nothing has changed and it is to be tried again.
  */
 export async function validateBatch(deps: ValidateDeps, job: ValidationJob, signal: AbortSignal): Promise<void> {
+  const account = deps.bodies.open(job.attribution.owner);
+  try {
+    await validate(deps, job, account, signal);
+  } finally {
+    account.close();
+  }
+}
+
+async function validate(
+  deps: ValidateDeps,
+  job: ValidationJob,
+  account: BodyAccount,
+  signal: AbortSignal,
+): Promise<void> {
   if (job.cancelling) return endCancelled(deps.db, job.id);
   if (job.left_seconds <= 0) return ours(endValidation(deps.db, job, { status: 'expired' }));
   const fail = (errors: Fault[]) => ours(endValidation(deps.db, job, { status: 'failed', errors }));
@@ -61,7 +78,7 @@ export async function validateBatch(deps: ValidateDeps, job: ValidationJob, sign
     renewedAt = deps.clock.monotonic();
   };
   const customIds: PayloadRef = { kind: 'custom_ids', id: uuidv7(deps.clock.now()) };
-  const checked = await checkInput(deps, job, customIds, alive).catch(async (error) => {
+  const checked = await checkInput(deps, job, { customIds, account, alive }).catch(async (error) => {
     const lost = error instanceof PayloadNotFound && job.age_seconds > MISSING_SECONDS;
     if (lost && (await deps.checkStore()) === null) return fileFaults.unreadable;
     throw error;
@@ -95,10 +112,9 @@ export async function validateBatch(deps: ValidateDeps, job: ValidationJob, sign
 async function checkInput(
   { payloads }: ValidateDeps,
   job: ValidationJob,
-  customIds: PayloadRef,
-  alive: () => Promise<void>,
+  { customIds, account, alive }: { customIds: PayloadRef; account: BodyAccount; alive(): Promise<void> },
 ): Promise<CheckedInput> {
-  const check = inputCheck(job.endpoint);
+  const check = inputCheck(job.endpoint, account);
   const pace = pacer();
   const input: PayloadRef = { kind: 'input', id: job.object_id };
   const size = await payloads.size(input);
