@@ -94,6 +94,11 @@ export const ENVIRONMENT = z.object({
     .min(1)
     .default('relay-batch-payloads')
     .meta({ unit: 'path', about: 'Payload directory of the file store. All replicas share it.' }),
+  RELAY_PAYLOAD_RESERVE_MIB: int(0, 1_073_741_824).optional().meta({
+    unit: 'MiB',
+    about:
+      'Free space of the payload directory that is kept for answers. New bodies are refused below it. 0: nothing is kept. Default: 5 % of the file system, at most 1024.',
+  }),
   RELAY_BATCH_CONCURRENCY: int(0, 4096)
     .default(8)
     .meta({ unit: 'slots', about: 'Items that one replica runs at once. With 0 this replica runs no items.' }),
@@ -157,6 +162,8 @@ export interface Config {
   maxRequestBytes: number;
   bodyMemoryBytes: number;
   payloadDir: string;
+  /** Null: what the file store keeps by default. */
+  payloadReserveBytes: number | null;
   concurrency: number;
   itemTimeoutMs: number;
   flushMs: number;
@@ -218,6 +225,7 @@ export function loadConfig(env: Record<string, string | undefined>): Config {
     maxRequestBytes: Math.min(e.RELAY_MAX_REQUEST_BYTES, MAX_REQUEST_BYTES),
     bodyMemoryBytes: e.RELAY_BODY_MEMORY_MIB * MIB,
     payloadDir: e.RELAY_BATCH_PAYLOAD_DIR,
+    payloadReserveBytes: e.RELAY_PAYLOAD_RESERVE_MIB === undefined ? null : e.RELAY_PAYLOAD_RESERVE_MIB * MIB,
     concurrency: e.RELAY_BATCH_CONCURRENCY,
     itemTimeoutMs: e.RELAY_BATCH_ITEM_TIMEOUT_S * 1000,
     flushMs: e.RELAY_BATCH_FLUSH_MS ?? (e.RELAY_PAYLOAD_STORE === 's3' ? 200 : 10),

@@ -21,6 +21,7 @@ import { createStoreCheck } from '../payloads/store-check.ts';
 import { writeMessageResults } from '../surfaces/anthropic/write-results.ts';
 import { purgeExpiredFiles } from '../surfaces/files/remove-file.ts';
 import { deleteExpiredOpenaiBatches } from '../surfaces/openai/openai-batches.sql.ts';
+import { purgeValidationTurns } from '../surfaces/openai/validation/validation.sql.ts';
 import { createValidator, type Validator } from '../surfaces/openai/validation/validator.ts';
 import { writeOpenaiResults } from '../surfaces/openai/write-results.ts';
 import type { UpstreamClient } from '../upstream/call-result.ts';
@@ -248,6 +249,7 @@ function sweeperFactory(
         await purgeLimits(db);
         await purgeExpiredTokens(db);
         await purgeExpiredFiles(db, payloads);
+        await purgeValidationTurns(db);
         if (retentionDays > 0) while ((await deleteExpiredOpenaiBatches(db, retentionDays)) > 0);
       },
     });

@@ -1,6 +1,7 @@
 import type { BodyBudget } from '../../base/body-budget.ts';
 import { uuidv7 } from '../../base/clock.ts';
 import { ApiError } from '../../base/errors.ts';
+import { itemsAt } from '../../batch/submit/record.sql.ts';
 import { type RecordDeps, type Recorded, recordBatch } from '../../batch/submit/record.ts';
 import type { UploadKey } from '../../batch/submit/uploads.sql.ts';
 import {
@@ -123,8 +124,7 @@ async function record(
       onLimit: 'wait',
       completionWindowSeconds: WINDOW_SECONDS,
     },
-    items,
-    crcs,
+    items: itemsAt(items, crcs),
     idempotency: idempotencyKey === null ? null : { name: nameOf(attribution.owner, idempotencyKey), sha256: digest },
     objects: [input, ids],
     ...(upload && { within: (tx) => useUpload(tx, upload, use) }),

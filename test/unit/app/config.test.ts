@@ -65,6 +65,13 @@ const TABLE: Record<string, { good: [string, keyof Config, unknown][]; bad: stri
   },
   RELAY_BODY_MEMORY_MIB: { good: [['64', 'bodyMemoryBytes', 67_108_864]], bad: ['63', '1048577', '1GiB'] },
   RELAY_BATCH_PAYLOAD_DIR: { good: [['/p', 'payloadDir', '/p']], bad: [] },
+  RELAY_PAYLOAD_RESERVE_MIB: {
+    good: [
+      ['0', 'payloadReserveBytes', 0],
+      ['2048', 'payloadReserveBytes', 2_147_483_648],
+    ],
+    bad: ['-1', '5%', '1073741825'],
+  },
   RELAY_BATCH_CONCURRENCY: { good: [['0', 'concurrency', 0]], bad: ['4097', '-1'] },
   RELAY_BATCH_ITEM_TIMEOUT_S: { good: [['60', 'itemTimeoutMs', 60_000]], bad: ['0', '86401', '5m'] },
   RELAY_BATCH_FLUSH_MS: { good: [['0', 'flushMs', 0]], bad: ['10001', 'fast'] },
@@ -102,6 +109,7 @@ describe('the configuration', () => {
       maxRequestBytes: 32 * 1024 * 1024,
       bodyMemoryBytes: 512 * 1024 * 1024,
       payloadDir: 'relay-batch-payloads',
+      payloadReserveBytes: null,
       concurrency: 8,
       itemTimeoutMs: 300_000,
       flushMs: 10,
