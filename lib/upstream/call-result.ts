@@ -52,7 +52,7 @@ export interface CallResult {
   contentType: string | null;
   /** The upstream's own request id header, cut; null when absent. */
   upstreamRequestId: string | null;
-  /** Milliseconds; from a Retry-After header in seconds or as an HTTP date (never negative); null when absent. */
+  /** Milliseconds, never negative: from Retry-After, or a header in milliseconds; null when absent. */
   retryAfterMs: number | null;
   /** Epoch ms. */
   startedAt: number;

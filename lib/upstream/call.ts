@@ -9,7 +9,7 @@ import type { Connection, Holder, OriginPool } from './connections.ts';
 import { type Decoded, type DecodeRoom, decodeBody } from './decode.ts';
 import type { Gate } from './gate.ts';
 import { type Judgement, judgeBody, judgeLargeBody, NOT_JSON, PARSE_MOST_BYTES } from './judge-answer.ts';
-import { parseRetryAfter, type ResponseHead, readResponseHead } from './response-head.ts';
+import { type ResponseHead, readResponseHead, retryAfterOf } from './response-head.ts';
 
 /** Pauses between the three dials of one attempt, in ms ("Upstream outcome classes" in docs/spec/gateway-rules.md). */
 const REDIAL_MS = [100, 200];
@@ -137,7 +137,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
     this.readOn = resume;
     this.responseStartedAt = this.context.clock.now();
     this.head = readResponseHead(rawHeaders);
-    this.retryAfterMs = parseRetryAfter(this.head.retryAfter, this.head.date, this.responseStartedAt);
+    this.retryAfterMs = retryAfterOf(this.head, this.responseStartedAt);
     if ((this.head.contentLength ?? 0) > this.context.maxResponseBytes) this.endTooLarge();
     return true;
   }

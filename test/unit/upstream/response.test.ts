@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { atOnce } from '../../../lib/base/turns.ts';
 import { type DecodeRoom, decodeBody } from '../../../lib/upstream/decode.ts';
 import { judgeBody, judgeLargeBody } from '../../../lib/upstream/judge-answer.ts';
-import { parseRetryAfter, readResponseHead } from '../../../lib/upstream/response-head.ts';
+import { parseRetryAfter, readResponseHead, retryAfterOf } from '../../../lib/upstream/response-head.ts';
 import { shownMessage } from '../../../lib/upstream/told-error.ts';
 
 const MIB = 1024 * 1024;
@@ -32,6 +32,20 @@ describe('Retry-After', () => {
       expect(parseRetryAfter(value, null, NOW)).toBeNull();
     },
   );
+
+  test.each([
+    [{ retryAfterMs: '1500' }, 1500],
+    [{ retryAfterMs: ' 0.2 ' }, 1],
+    [{ retryAfterMs: '0', retryAfter: '30' }, 0],
+    [{ retryAfterMs: '250', retryAfter: '30' }, 250],
+    [{ retryAfterMs: '-1', retryAfter: '30' }, 30_000],
+    [{ retryAfterMs: 'soon', retryAfter: '30' }, 30_000],
+    [{ retryAfterMs: '', retryAfter: null }, null],
+    [{ retryAfter: '30' }, 30_000],
+    [{}, null],
+  ])('in milliseconds counts first: %j', (head, expected) => {
+    expect(retryAfterOf({ retryAfter: null, retryAfterMs: null, date: null, ...head }, NOW)).toBe(expected);
+  });
 
   test('as a date is relative to the Date header, whatever our own clock says', () => {
     expect(parseRetryAfter(at(NOW + 90_000), at(NOW + 60_000), NOW)).toBe(30_000);
@@ -65,6 +79,13 @@ describe('an answer head', () => {
     });
   });
 
+  test('has the pause in milliseconds, of OpenAI before that of Azure', () => {
+    expect(head('Retry-After-Ms', '20').retryAfterMs).toBe('20');
+    expect(head('x-ms-retry-after-ms', '30').retryAfterMs).toBe('30');
+    expect(head('x-ms-retry-after-ms', '30', 'retry-after-ms', '20').retryAfterMs).toBe('20');
+    expect(head('retry-after-ms', '20', 'x-ms-retry-after-ms', '30').retryAfterMs).toBe('20');
+  });
+
   test('gives x-request-id before request-id, cut to 128 characters without control characters', () => {
     expect(head('request-id', 'a', 'x-request-id', 'b').requestId).toBe('b');
     expect(head('request-id', 'a').requestId).toBe('a');
@@ -72,7 +93,7 @@ describe('an answer head', () => {
   });
 
   test('without headers has nothing', () => {
-    expect(Object.values(head())).toEqual([null, null, null, null, null, null]);
+    expect(Object.values(head())).toEqual([null, null, null, null, null, null, null]);
   });
 });
 
