@@ -115,6 +115,9 @@ export const ENVIRONMENT = z.object({
   RELAY_MAX_PENDING_ITEMS_PER_OWNER: int(0, 1_000_000_000)
     .default(0)
     .meta({ unit: 'items', about: 'Maximum number of unfinished items of one owner. 0: no limit.' }),
+  RELAY_MAX_STREAMS_PER_OWNER: int(1, 100_000)
+    .default(100)
+    .meta({ unit: 'streams', about: 'Results and file contents that one owner may read from one replica at once.' }),
   RELAY_PAYLOAD_STORE: z.enum(['file', 's3']).default('file').meta({ about: 'Store of the payloads.' }),
   RELAY_S3_BUCKET: z.string().min(1).optional().meta({ about: 'Bucket of the S3 payload store.' }),
   RELAY_S3_PREFIX: z.string().default('').meta({ about: 'Prefix of every key in the bucket.' }),
@@ -161,6 +164,7 @@ export interface Config {
   retentionDays: number;
   usageRetentionDays: number;
   maxPendingItemsPerOwner: number;
+  maxStreamsPerOwner: number;
   payloadStore: 'file' | 's3';
   s3Bucket: string | null;
   s3Prefix: string;
@@ -221,6 +225,7 @@ export function loadConfig(env: Record<string, string | undefined>): Config {
     retentionDays: e.RELAY_BATCH_RETENTION_DAYS,
     usageRetentionDays: e.RELAY_USAGE_RETENTION_DAYS,
     maxPendingItemsPerOwner: e.RELAY_MAX_PENDING_ITEMS_PER_OWNER,
+    maxStreamsPerOwner: e.RELAY_MAX_STREAMS_PER_OWNER,
     payloadStore: e.RELAY_PAYLOAD_STORE,
     s3Bucket: e.RELAY_S3_BUCKET ?? null,
     s3Prefix: e.RELAY_S3_PREFIX,

@@ -7,6 +7,7 @@ import { type Clock, systemClock } from '../base/clock.ts';
 import { createKeyedTurns, type KeyedTurns } from '../base/keyed-turns.ts';
 import type { Log } from '../base/log.ts';
 import { createCompactor, type ResultsWriters } from '../batch/results/compact.ts';
+import { createReaderBudget, type ReaderBudget } from '../batch/results/reader-budget.ts';
 import { type CatalogCache, createCatalogCache } from '../catalog/catalog-cache.ts';
 import { loadCatalog } from '../catalog/load.ts';
 import { checkMasterKey } from '../catalog/secrets/rekey.ts';
@@ -36,6 +37,9 @@ import type { Config } from './config.ts';
 /** How finished batches of the SDK surfaces are written; the native form is the compactor's own. */
 const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
 
+/** What all streams of answers may have in memory. */
+const READER_BYTES = 256 * 1024 * 1024;
+
 const USER_AGENT = 'relay-batch/0.1';
 
 /** What handlers find in the container and on Lambda alike. */
@@ -52,6 +56,8 @@ export interface AppCore {
   /** What request bodies take of the memory of this process. */
   bodies: BodyBudget;
   uploadTurns: KeyedTurns;
+  /** Streams of answers. */
+  readers: ReaderBudget;
   /** Throws until a first catalogue was loaded. */
   catalog(): Catalog;
   batchUsage(batchId: string): Promise<BatchUsage>;
@@ -189,6 +195,7 @@ function coreOf(core: Pick<AppCore, 'config' | 'log' | 'clock' | 'db' | 'payload
     publicUrl: config.publicUrl,
     bodies: createBodyBudget(config.bodyMemoryBytes),
     uploadTurns: createKeyedTurns(),
+    readers: createReaderBudget({ capBytes: READER_BYTES, maxStreams: config.maxStreamsPerOwner }),
     batchUsage: (batchId) => batchUsage(db, batchId),
   };
 }

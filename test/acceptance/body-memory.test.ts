@@ -1,11 +1,11 @@
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { describe, expect, test } from 'vitest';
 import type { ServerProcess } from '../support/server.ts';
 import { call, finished, itemsOf, submit } from './support/calls.ts';
 import { KEYS } from './support/catalog.ts';
+import { peakMib } from './support/memory.ts';
 import { openScene } from './support/scene.ts';
 
 const MIB = 1024 * 1024;
@@ -104,11 +104,6 @@ async function tinyChunks({ url }: ServerProcess, headers: Record<string, string
   if (!socket.destroyed) socket.write('0\r\n\r\n');
   await closed;
   return text;
-}
-
-async function peakMib({ pid }: ServerProcess): Promise<number> {
-  const status = await readFile(`/proc/${pid}/status`, 'utf8');
-  return Number(/VmHWM:\s+(\d+) kB/.exec(status)![1]) / 1024;
 }
 
 async function bodyMemory({ controlUrl }: ServerProcess): Promise<number> {

@@ -9,10 +9,10 @@ export interface ChunkMemory {
 }
 
 /**
- * The memory of one stream. What is not given back is garbage like any other. Why: new memory has to be cleared by the
+ * The memory of one stream. What is not given back, or is more than `keepBytes`, is garbage like any other. Why: new memory has to be cleared by the
  * system, and its weight sets off major collections; together that was a quarter of the CPU of a stream.
  */
-export function chunkMemory(): ChunkMemory {
+export function chunkMemory(keepBytes: () => number = () => Number.POSITIVE_INFINITY): ChunkMemory {
   const free: Buffer[] = [];
   const taken = new WeakMap<ArrayBufferLike, Buffer>();
   return {
@@ -25,6 +25,7 @@ export function chunkMemory(): ChunkMemory {
       const chunk = taken.get(buffer);
       if (chunk === undefined) return;
       taken.delete(buffer);
+      if ((free.length + 1) * CHUNK_BYTES > keepBytes()) return;
       free.push(chunk);
     },
   };

@@ -91,7 +91,9 @@ describe('whoever reads many bytes stops at least as often as there are steps in
   const readers: Record<string, (bytes: Buffer) => Steps<unknown>> = {
     'a native submit': (bytes) => sliceInSteps(bytes, 10, []),
     'an item in the worker': peekItemInSteps,
+    'an item of embeddings': (bytes) => peekItemInSteps(bytes, true),
     'an answer': (bytes) => readLargeAnswer('openai', bytes),
+    'an answer of embeddings': (bytes) => readLargeAnswer('openai_embeddings', bytes),
     'an error body': (bytes) => findMembersInSteps(bytes, ['error']),
     'the body of an OpenAI line': (bytes) => {
       const check = inputCheck('/v1/responses');
