@@ -90,6 +90,8 @@ export function retryAfterOf({ retryAfter, retryAfterMs, date }: Waiting, nowMs:
  * Milliseconds that a Retry-After header asks for, never negative: whole or decimal seconds, or an HTTP date (RFC 9110
  * section 10.2.3). A date is taken relative to the answer's own Date header where there is one, because the two hosts'
  * clocks need not agree; else relative to `nowMs`. Null when absent or unreadable, which the key pool treats as "none".
+ *
+ * @internal Exported for its tests.
  */
 export function parseRetryAfter(value: string | null, date: string | null, nowMs: number): number | null {
   if (value === null) return null;

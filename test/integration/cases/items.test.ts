@@ -52,7 +52,7 @@ const BAD: [name: string, item: string | Buffer, error: string, kind: string][] 
     'invalid_request',
   ],
   ['an unknown model', '{"model":"gpt-none"}', 'route "gpt-none": model not found', 'model_not_found'],
-  ['an empty model', '{"model":""}', 'route "": model not found', 'model_not_found'],
+  ['an empty model', '{"model":""}', 'model is required', 'invalid_request'],
   ['a disabled model', '{"model":"off"}', 'route "off": model disabled', 'model_disabled'],
   [
     'case 19: a forbidden model',
