@@ -2,12 +2,15 @@ import { z } from 'zod';
 import { isUuid } from '../base/clock.ts';
 import type { Database } from '../db/database.ts';
 import { TOKEN_PARTS } from '../model/usage-event.ts';
+import { isInRange } from './moment.ts';
 import { badValue, once, parseFilter, parseParameters, requestId, type UsageQuery, whole } from './query.ts';
 import { jsonInteger } from './sums.ts';
 import { beginReport, type EventPosition, type EventRow, listEvents } from './usage.sql.ts';
 
 const DEFAULT_LIMIT = 100;
 const MAX_LIMIT = 10_000;
+/** Idx values fit a Postgres integer. */
+const MAX_IDX = 2_147_483_647;
 const PAGE = z.object({ limit: once(whole(1, MAX_LIMIT)), cursor: once(z.string()) });
 
 /** One usage event as the API shows it: absent values are null, except cost and breakdown, which are left out. */
@@ -44,17 +47,18 @@ function cursorOf(from: Date, last: EventPosition): string {
   return Buffer.from(text).toString('base64url');
 }
 
+/** Reads a cursor. What no page can have answered with is refused: Postgres knows neither all dates nor all of its forms. */
 function parseCursor(text: string): Cursor {
   const parts = Buffer.from(text, 'base64url').toString('latin1').split(' ');
   const [from, ts, idx] = [parts[0], parts[1], parts[3]].map((part) =>
-    /^-?\d{1,15}$/.test(part ?? '') ? Number(part) : NaN,
+    /^\d{1,15}$/.test(part ?? '') ? Number(part) : NaN,
   );
-  const cursor = { from: new Date(from!), ts: new Date(ts!), batch_id: parts[2] ?? '', batch_idx: idx! };
-  const valid = parts.length === 4 && isUuid(cursor.batch_id) && idx! >= 0 && idx! <= 2_147_483_647;
-  if (!valid || Number.isNaN(cursor.from.getTime()) || Number.isNaN(cursor.ts.getTime())) {
+  const last = { ts: new Date(ts!), batch_id: parts[2] ?? '', batch_idx: idx! };
+  const isPlace = isUuid(last.batch_id) && idx! <= MAX_IDX;
+  if (!isPlace || !isInRange(from!) || !isInRange(ts!) || from! > ts! || cursorOf(new Date(from!), last) !== text) {
     throw badValue('cursor', 'must be a next_cursor of this call');
   }
-  return cursor;
+  return { ...last, from: new Date(from!) };
 }
 
 function documentOf(row: EventRow) {

@@ -1,7 +1,7 @@
 import { ApiError } from '../base/errors.ts';
 import type { Database } from '../db/database.ts';
 import { type Durations, durationsOf, percentiles } from './durations.ts';
-import { parseSpan } from './moment.ts';
+import { LONGEST_BUCKET_MS, parseSpan } from './moment.ts';
 import { badValue, parseFilter, single, type UsageQuery } from './query.ts';
 import { costOf, type JsonInteger, tokenMap } from './sums.ts';
 import { beginReport } from './usage.sql.ts';
@@ -69,8 +69,9 @@ export async function usageTimeseries(
   const interval = single(asked.query, 'interval');
   if (interval === null)
     throw new ApiError('missing_required_parameter', 'interval is required', { param: 'interval' });
-  const intervalMs = parseSpan(interval);
-  if (intervalMs === null) throw badValue('interval', 'must be <N>s, <N>m, <N>h or <N>d');
+  const span = parseSpan(interval);
+  if (span === null) throw badValue('interval', 'must be <N>s, <N>m, <N>h or <N>d');
+  const intervalMs = Math.min(span, LONGEST_BUCKET_MS);
   return db.transaction(async (tx) => {
     const filter = parseFilter(asked, await beginReport(tx), ['group_by', 'interval']);
     const bucketOf = (at: Date) => Math.floor(at.getTime() / intervalMs);

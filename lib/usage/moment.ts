@@ -8,9 +8,20 @@ export function parseSpan(text: string): number | null {
 
 const RFC_3339 = /^(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$/;
 
+/** The first and the last moment that a query may name. Ids of batches tell times from 1970 on, and years have four digits. */
+const FIRST_MS = 0;
+const LAST_MS = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
+/** All times that a query may be about fit one bucket of this length. Postgres knows no interval of a billion days. */
+export const LONGEST_BUCKET_MS = LAST_MS + 1;
+
+/** True for a time that a usage query may be about. */
+export function isInRange(ms: number): boolean {
+  return ms >= FIRST_MS && ms <= LAST_MS;
+}
+
 /**
- * An RFC 3339 time to the millisecond; null for anything else, a day that the calendar has not included. An offset's
- * plus sign that was not percent-encoded arrives as a space, and is read as what it was.
+ * An RFC 3339 time from 1970 to 9999, to the millisecond; null for anything else, a day that the calendar has not included.
+ * An offset's plus sign that was not percent-encoded arrives as a space, and is read as what it was.
  */
 export function parseMoment(given: string): Date | null {
   const text = given.replace(/ (?=\d\d:\d\d$)/, '+');
@@ -20,5 +31,5 @@ export function parseMoment(given: string): Date | null {
   const date = new Date(Date.UTC(year!, month! - 1, day!));
   if (date.getUTCMonth() !== month! - 1 || date.getUTCDate() !== day) return null;
   const at = new Date(text.toUpperCase().replace(' ', 'T'));
-  return Number.isNaN(at.getTime()) ? null : at;
+  return isInRange(at.getTime()) ? at : null;
 }

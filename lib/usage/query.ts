@@ -40,7 +40,7 @@ const HOUR_MS = 3_600_000;
 /** `ts` is rounded to the nearest millisecond: an event of this very moment may carry the next one. */
 const AHEAD_MS = 1;
 
-const MOMENT_RULE = 'must be an RFC 3339 time, such as 2027-01-31T12:00:00Z';
+const MOMENT_RULE = 'must be an RFC 3339 time from 1970 to 9999, such as 2027-01-31T12:00:00Z';
 
 /** A filter by any of its values, read one by one; null where it does not stand. */
 const any = <Each extends z.ZodType>(each: Each) => z.array(each).nullable();

@@ -176,7 +176,8 @@ describe('a usage query says', () => {
   const attempts = wrong('attempts', 'attempts must be a whole number from 0 to 2147483647');
   const cost = wrong('cost_nanos', 'cost_nanos must be a whole number from 0 to 9223372036854775807');
   const since = wrong('since', 'since must be <N>s, <N>m, <N>h or <N>d');
-  const timeOf = (param: string) => wrong(param, `${param} must be an RFC 3339 time, such as 2027-01-31T12:00:00Z`);
+  const timeOf = (param: string) =>
+    wrong(param, `${param} must be an RFC 3339 time from 1970 to 9999, such as 2027-01-31T12:00:00Z`);
 
   test.for<[string, Refusal]>([
     ['modle=x&status=x', wrong('modle', 'modle is no parameter of this call')],

@@ -54,6 +54,48 @@ test.each(WAYS)('a bad value is 400 and named, and nobody asks without a credent
   expect((await call(way, '/v1/usage/summary', null)).status).toBe(401);
 });
 
+test.each(WAYS)('times that no event can have are 400, at the ends of time are answered (%s)', async (way) => {
+  for (const path of ['events', 'summary', 'timeseries?interval=999999999d']) {
+    const ask = (query: string) => call(way, `/v1/usage/${path}${path.includes('?') ? '&' : '?'}${query}`);
+    for (const param of ['from', 'to', 'ts']) {
+      for (const time of ['1800-01-01T00:00:00Z', '0001-01-01T00:00:00Z', '9999-12-31T23:59:59-12:00']) {
+        const { status, json } = await ask(`${param}=${time}`);
+        expect([path, time, status, json.error?.param]).toEqual([path, time, 400, param]);
+      }
+    }
+    for (const period of ['to=1970-01-01T00:00:00Z', 'from=1970-01-01T00:00:00Z&to=9999-12-31T23:59:59.999Z']) {
+      expect((await ask(period)).status).toBe(200);
+    }
+  }
+});
+
+test.each(WAYS)('a cursor that no page answered with is 400 (%s)', async (way) => {
+  const ask = (cursor: string) => call(way, `/v1/usage/events?limit=1&cursor=${encodeURIComponent(cursor)}`);
+  const first = await call(way, '/v1/usage/events?limit=1');
+  const cursor: string = first.json.next_cursor;
+  expect((await ask(cursor)).status).toBe(200);
+  const [from, ts, id, idx] = Buffer.from(cursor, 'base64url').toString().split(' ');
+  const forge = (...parts: unknown[]) => Buffer.from(parts.join(' ')).toString('base64url');
+  for (const forged of [
+    forge('-999999999999999', ts, id, idx),
+    forge(from, '-5000000000000', id, idx),
+    forge(from, '999999999999999', id, idx),
+    forge(ts, from, id, idx),
+    forge(from, ts, id, '2147483648'),
+    forge(from, ts, id, '-1'),
+    forge(from, ts, id, `0${idx}`),
+    forge(from, ts, id!.toUpperCase(), idx),
+    forge(from, ts, 'x', idx),
+    forge(from, ts, id, idx, ''),
+    `${cursor}=`,
+    `${cursor} `,
+    cursor.slice(0, -8),
+  ]) {
+    const { status, json } = await ask(forged);
+    expect([forged, status, json.error?.param]).toEqual([forged, 400, 'cursor']);
+  }
+});
+
 test.each(['summary?limit=5', 'summary?interval=1h', 'events?group_by=model', 'timeseries?interval=1h&cursor=x'])(
   'refuses the parameter of another call: %s',
   async (path) => {

@@ -34,6 +34,10 @@ describe('the period of a usage query', () => {
     });
     expect(filter('to=2027-01-01T00:00:00Z').from).toEqual(new Date('2026-12-31T23:00:00Z'));
     expect(filter('since=999999999d').from).toEqual(new Date(0));
+    expect(filter('from=1970-01-01T00:00:00Z&to=9999-12-31T23:59:59.999Z')).toMatchObject({
+      from: new Date(0),
+      to: new Date('9999-12-31T23:59:59.999Z'),
+    });
   });
 
   test('bad values are named', () => {
@@ -51,6 +55,11 @@ describe('the period of a usage query', () => {
       '2027-02-30T00:00:00Z',
       '2027-01-01T25:00:00Z',
       '1700000000',
+      '0000-01-01T00:00:00Z',
+      '1800-01-01T00:00:00Z',
+      '1969-12-31T23:59:59.999Z',
+      '1970-01-01T00:00:00+00:01',
+      '9999-12-31T23:59:59-00:01',
     ]) {
       expect([bad, refusal(`from=${bad}`)]).toEqual([bad, 'from']);
       expect([bad, refusal(`to=${bad}`)]).toEqual([bad, 'to']);
@@ -98,7 +107,7 @@ describe('the filters of a usage query', () => {
       duration_ms: ['x'],
       attempts: ['x'],
       cost_nanos: ['-1', '9223372036854775808', '1.5', 'x'],
-      ts: ['yesterday'],
+      ts: ['yesterday', '1800-01-01T00:00:00Z'],
       modle: ['gpt'],
       tokens: ['1'],
     };
