@@ -7,7 +7,7 @@ import { readVersionAndTime } from '../worker/sweep/wakeups.sql.ts';
 import type { Part } from './part.ts';
 import type { NotReady } from './readiness.ts';
 
-/** What is known of catalogue and credentials is at most this old when a request is answered. */
+/** The catalogue and the credentials in memory are at most this old when a request is answered. */
 const FRESH_MS = 1000;
 
 /** A component of the Lambda form: nothing waits there, so a start is one check, tried again with each invocation. */

@@ -1,6 +1,6 @@
 import { ApiError } from './errors.ts';
 
-/** What one request has in memory of its body, or of the upload that it names. */
+/** The memory of one request's body, or of the upload that it names. */
 export interface BodyAccount {
   /**
    * Raises what is counted for the request to `bytes` in all. Throws 503 `overloaded` when that is more than the owner

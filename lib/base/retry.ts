@@ -16,7 +16,7 @@ export interface RetryOptions {
   pause?: (ms: number, signal?: AbortSignal) => Promise<void>;
 }
 
-/** What the retries came to. `failures` counts the tries that failed before the one that succeeded. */
+/** The result of the retries. `failures` counts the tries that failed before the one that succeeded. */
 export type Retried<T> = { aborted: false; value: T; failures: number } | { aborted: true };
 
 /**

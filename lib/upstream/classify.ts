@@ -81,7 +81,7 @@ function asRecord(value: unknown): Record<string, unknown> {
   return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {};
 }
 
-/** What a 2xx body is: `badReason` null for a response, and then `parsed` is the body, or of a larger one what counts. */
+/** The judgement of a 2xx body. For a response `badReason` is null, and `parsed` is the body, or its parts. */
 export interface Judgement {
   badReason: CallResult['badReason'];
   parsed: unknown;

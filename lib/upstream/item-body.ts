@@ -13,7 +13,7 @@ const MAX_MODEL_CHARS = 16_384;
 
 const QUOTE = 0x22;
 
-/** What a worker needs to know of an item before it sends the item's own bytes. */
+/** The facts that a worker reads from an item before it sends the item's own bytes. */
 export type ItemPeek =
   /** Not JSON or not UTF-8: cannot be, after the check at submit, unless the stored bytes were harmed. */
   | { kind: 'invalid' }

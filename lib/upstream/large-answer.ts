@@ -7,7 +7,7 @@ import type { CallRequest } from './call-result.ts';
 
 type Adapter = CallRequest['adapter'];
 
-/** What a large answer is: of an object the few members that count, each parsed alone. */
+/** A large answer, as read: of an object only the few members that count, each parsed alone. */
 export type LargeAnswer =
   | { kind: 'object'; parts: Record<string, unknown> }
   | { kind: 'not_object' }
@@ -38,8 +38,8 @@ const LOWER_N = 0x6e;
 /**
  * Reads an answer that is too large for JSON.parse (200 ms for the worst MiB), with full validation (UTF-8 included) and
  * without building it. A byte order mark is `invalid`, as for JSON.parse: the bytes go into the results document as they
- * are. Of duplicates the last one counts. `error` and the result field only tell whether they are null; `choices` has the
- * first choice's `finish_reason`.
+ * are. Of duplicates the last one counts. `error` and the result field only tell whether they are null; `choices` has
+ * the first choice's `finish_reason`.
  */
 export function* readLargeAnswer(adapter: Adapter, body: Buffer): Steps<LargeAnswer> {
   if (!(yield* isUtf8InSteps(body))) return { kind: 'invalid' };

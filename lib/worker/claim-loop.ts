@@ -47,7 +47,7 @@ export interface ClaimLoop {
 }
 
 /**
- * What a claim loop is doing, within one tenure.
+ * The modes of a claim loop within one tenure.
  *
  *            room            nothing more to claim, or no room
  *     idle ────────► claiming ──────────────────────────────────► idle

@@ -72,7 +72,7 @@ export interface Engine {
   stop(deadlineMs: number): Promise<boolean>;
 }
 
-/** What the parts of an engine tell those before them. */
+/** The events that go against the way of an item, from later parts to earlier ones. */
 interface EngineEvents {
   /** A slot is free. */
   free: [];

@@ -50,11 +50,14 @@ const GROWTH = 4;
 const LEAST_ROWS = 1024;
 const MOST_ROWS = 8192;
 const ROWS_BYTES = 16 * 1024 * 1024;
-/** Response bytes of one load. Two are in memory at a time (one loads while the other is sent), as read and as rendered. */
+/**
+ * Response bytes of one load. Two are in memory at a time (one loads while the other is sent), as read and as
+ * rendered.
+ */
 const LOAD_BYTES = 4 * 1024 * 1024;
-/** What an element has around its response, at most. */
+/** The most bytes that an element has around its response. */
 const FRAME_BYTES = 64;
-/** Why an element has no response: the texts of `maxBytes`. */
+/** The reason why an element has no response: the texts of `maxBytes`. */
 export const TOO_LARGE = 'larger than one answer here can be';
 
 const COMPLETED = ITEM_STATES.indexOf('completed');

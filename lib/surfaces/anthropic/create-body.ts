@@ -23,7 +23,7 @@ export const CREATE_LIMITS: CreateLimits = {
   maxRequestBytes: 32 * 1024 * 1024,
 };
 
-/** What a create's body came to. */
+/** The result of reading a create's body. */
 export type CreateBody =
   | {
       kind: 'requests';

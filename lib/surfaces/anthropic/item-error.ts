@@ -4,7 +4,7 @@ import { findMembersInSteps, type Span } from '../../json/members.ts';
 import { isUtf8InSteps } from '../../json/utf8.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
 
-/** Why a request errored, as this API tells it. */
+/** The reason of an errored request, as this API tells it. */
 export interface ItemError {
   type: string;
   /** A JSON string: the upstream's own bytes where it said why. */
@@ -90,7 +90,7 @@ function typeOf(kind: ErrorKind | null, status: number | null): string {
 type Told = { type: string | null; message: Buffer | null; requestId: Buffer | null };
 const NOTHING: Told = { type: null, message: null, requestId: null };
 
-/** What an upstream's body says: `{"error":{"type","message"},"request_id"}`, of which anything may be missing. */
+/** Reads an upstream's error body: `{"error":{"type","message"},"request_id"}`, of which anything may be missing. */
 function* read(body: Buffer): Steps<Told> {
   if (!(yield* isUtf8InSteps(body))) return NOTHING;
   const outer = yield* findMembersInSteps(body, ['error', 'request_id']);

@@ -16,7 +16,7 @@ import { type LineBytes, lineReader } from './line-reader.ts';
 const MAX_REQUESTS = 50_000;
 export const MAX_LINE_BYTES = 32 * 1024 * 1024;
 
-/** What an input file came to. The rest counts only without faults. */
+/** The result of reading an input file. The other members count only without faults. */
 export interface CheckedInput {
   faults: Fault[];
   /** Where the body of each request stands in the file. */
@@ -124,8 +124,8 @@ function sameText(a: Buffer, b: Buffer): boolean {
 }
 
 /**
- * What tells one custom_id from another: its text, however it was escaped. The digest of a long one, so that 50,000 of
- * them cost a few megabytes; over UTF-16 where UTF-8 would make all lone surrogates the same.
+ * The text of a custom_id without its escapes, to tell one from another. Of a long one it is the digest, so that
+ * 50,000 of them cost a few megabytes; over UTF-16 where UTF-8 would make all lone surrogates the same.
  */
 function keyOf(json: Buffer): string {
   if (json.indexOf(BACKSLASH) < 0) {
