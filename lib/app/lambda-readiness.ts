@@ -39,8 +39,10 @@ export interface LambdaReadiness {
  * Readiness without a timer: each invocation looks itself.
  *
  *     starting ──all checks passed──► started: the catalogue follows its version, at most once a second
- *        ▲ │ a check failed, or the database is away: 503 until a later look succeeds
- *        └─┘
+ *        ▲ │ a check failed             ▲ │ the database is unavailable
+ *        └─┘                            └─┘
+ *
+ * After a failed look the answer is 503 until a later one succeeds.
  */
 export function createLambdaReadiness({ parts, db, catalogCache, clock, log }: LambdaReadinessDeps): LambdaReadiness {
   let started = false;

@@ -46,7 +46,7 @@ export function createReadiness(steps: readonly Step[], log: Log, signal: AbortS
         min: RETRY_MIN_MS,
         max: RETRY_MAX_MS,
         signal,
-        mends: (error) => !(error instanceof ConfigError),
+        isRetryable: (error) => !(error instanceof ConfigError),
         onFirst: (error) => log.warn({ reason: reasonOf(error) }, 'not ready'),
       });
     }

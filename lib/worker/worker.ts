@@ -94,8 +94,7 @@ interface WorkerEvents {
 /**
  * One worker: lease, claims, slots, group commit and releases, joined. Each part is made of parts that exist. Calls in
  * the other direction, from the lease or a recorded outcome back to the engine, are events, which are connected last.
- * Nothing happens before the lease is started at the end. Its states: lease and tenure in `lease/`, the modes of
- * `claim-loop.ts`, `slots.ts` and `commit-group.ts`. docs/development.md lists them.
+ * Nothing happens before the lease is started at the end. docs/state-machine.md, "Inside a worker", lists its states.
  */
 export function createWorker(deps: WorkerDeps): Worker {
   const { db, store, clock, log, instance, client, pool, periods } = deps;
