@@ -15,6 +15,7 @@ import { resultLineInSteps as openaiLine } from '../lib/surfaces/openai/result-l
 import { inputCheck } from '../lib/surfaces/openai/validation/input-check.ts';
 import { createUpstreamClient } from '../lib/upstream/client.ts';
 import { peekItemInSteps } from '../lib/upstream/item-body.ts';
+import { judgeLargeBody } from '../lib/upstream/judge-answer.ts';
 import { HOSTILE } from '../test/support/hostile.ts';
 import type { Bed } from './support/bed.ts';
 import { type Figure, format } from './support/figure.ts';
@@ -105,6 +106,8 @@ const READERS: Readonly<Record<string, (bytes: Buffer) => Promise<unknown>>> = {
     ),
   'openai custom_id': (bytes) => ignoringFaults(() => check([Buffer.from('{"custom_id":"'), bytes, Buffer.from('"}')])),
   'item in the worker': (bytes) => inTurns(peekItemInSteps(bytes), bytes.length),
+  'item of embeddings': (bytes) => inTurns(peekItemInSteps(bytes, true), bytes.length),
+  'answer of embeddings': (bytes) => inTurns(judgeLargeBody({ adapter: 'openai_embeddings' }, bytes), bytes.length),
   'result line of openai': (bytes) => inTurns(openaiLine('b', Buffer.from('"a"'), refusal(bytes)), bytes.length),
   'result line of anthropic': (bytes) => {
     const item = refusal(bytes);
@@ -124,7 +127,7 @@ function withoutQuotes(bytes: Buffer): Buffer {
 }
 
 async function create(parts: Buffer[]): Promise<void> {
-  const reader = createBodyReader(CREATE_LIMITS, () => {});
+  const reader = createBodyReader(CREATE_LIMITS);
   const pace = pacer();
   for (const part of parts) for (const piece of piecesOf(part)) await pace(reader.push(piece));
   reader.end();

@@ -21,8 +21,8 @@ export interface Server {
   stop(): Promise<void>;
 }
 
-/** People write control requests, which are small documents and not payloads. */
-const CONTROL_BODY_BYTES = 4 * 1024 * 1024;
+/** Of the control port's small requests. Documents have a limit of their own. */
+const CONTROL_BODY_BYTES = 16 * 1024;
 /** Answers under way may finish for this long after the worker has stopped. */
 const CLOSE_MS = 2000;
 

@@ -3,6 +3,7 @@ import { attributionOf, governingPolicy } from '../lib/auth/govern.ts';
 import { ApiError } from '../lib/base/errors.ts';
 import type { CancelDeps } from '../lib/batch/cancel.ts';
 import type { RemoveDeps } from '../lib/batch/remove.ts';
+import type { StreamDeps } from '../lib/batch/results/reader-budget.ts';
 import type { Db } from '../lib/db/database.ts';
 import { idempotencyKeyOf, recordedHeader, refuseEncodedBody, whole } from '../lib/http/contracts.ts';
 import { type ApiEvent, type BodyResult, originOf, pathParameter, streamOf } from '../lib/http/event.ts';
@@ -25,7 +26,7 @@ import type { GateDeps } from './middleware.ts';
 // Anthropic's message batches ("Anthropic routes" in docs/spec/anthropic-surface.md), at `/v1/messages/batches` and below `/anthropic`.
 
 /** All that they need of the application. */
-export type MessageBatchesApp = CreateApp & CancelApp & MessageResultsDeps & RemoveDeps;
+export type MessageBatchesApp = CreateApp & CancelApp & MessageResultsDeps & StreamDeps & RemoveDeps;
 
 /** The parts of the application for every answer that shows a batch. */
 interface ReadApp extends GateDeps {
@@ -122,14 +123,14 @@ const removeMessageBatchEndpoint = endpoint(
 
 const getMessageResultsEndpoint = endpoint(
   { method: 'GET', pattern: '/v1/messages/batches/{id}/results', lambda: 'messageBatches' },
-  async (app: GateDeps & MessageResultsDeps, { owner }, event) => {
+  async (app: GateDeps & MessageResultsDeps & StreamDeps, { owner }, event) => {
     const key = keyOf(event, owner);
     const results = await findMessageResults(app, key);
     return {
       statusCode: 200,
       headers: { 'content-type': 'application/x-jsonl' },
       batchId: key.id,
-      stream: messageResultBytes(app, results),
+      stream: app.readers.stream(owner, () => messageResultBytes(app, results)),
       length: results.bytes,
       object: results.ref,
     };

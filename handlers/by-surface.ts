@@ -1,10 +1,10 @@
 import { isUtf8 } from 'node:buffer';
-import { type ApiEvent, type ApiHandler, bodyOf, queryOf } from '../lib/http/event.ts';
+import { type ApiEvent, bodyOf, queryOf } from '../lib/http/event.ts';
 import type { HttpRoute } from '../lib/http/routes.ts';
 import { findMembers } from '../lib/json/members.ts';
 import { bomLength } from '../lib/json/scan.ts';
 import { MAX_CREATE_BYTES } from '../lib/surfaces/openai/create-request.ts';
-import type { Endpoint } from './endpoint.ts';
+import { type Endpoint, either } from './endpoint.ts';
 import {
   cancelBatchEndpoint,
   getBatchEndpoint,
@@ -21,8 +21,8 @@ import {
   type OpenaiApp,
 } from './openai.ts';
 
-// Paths that the native API and OpenAI's share ("Which surface a call belongs to" in docs/spec/native-api.md). Each
-// endpoint authenticates for itself.
+// Paths that the native API and OpenAI's share ("Which surface a call belongs to" in docs/spec/native-api.md). The
+// caller is known before a body is looked at.
 
 /**
  * A create of the OpenAI API has at most 111 KB of meaning: 16 pairs of 64 and 512 characters, each as two escapes of six
@@ -50,18 +50,6 @@ export const SHARED_BATCH_ENDPOINTS: readonly Endpoint<NativeApp & OpenaiApp>[] 
 export const BATCH_ENDPOINTS: readonly Endpoint<NativeApp & OpenaiApp>[] = NATIVE_ENDPOINTS.map(
   (native) => SHARED_BATCH_ENDPOINTS.find((shared) => isSameRoute(shared, native)) ?? native,
 );
-
-function either<Native, Openai>(
-  native: Endpoint<Native>,
-  openai: Endpoint<Openai>,
-  isOpenai: (event: ApiEvent) => boolean,
-): Endpoint<Native & Openai> {
-  const bind = (app: Native & Openai): ApiHandler => {
-    const [runNative, runOpenai] = [native.bind(app), openai.bind(app)];
-    return (event, context) => (isOpenai(event) ? runOpenai : runNative)(event, context);
-  };
-  return { ...native, bind };
-}
 
 function isSameRoute(one: HttpRoute, other: HttpRoute): boolean {
   return one.method === other.method && one.pattern === other.pattern;

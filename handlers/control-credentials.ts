@@ -14,8 +14,11 @@ export interface CredentialsApp extends ObjectsApp {
   random(n: number): Buffer;
 }
 
+/** A few names and numbers. */
+const MAX_BODY_BYTES = 16 * 1024;
+
 const rotateKeyEndpoint = adminEndpoint(
-  { method: 'POST', pattern: '/api/keys/by-id/{id}/rotate', body: 'read' },
+  { method: 'POST', pattern: '/api/keys/by-id/{id}/rotate', body: 'read', maxBytes: MAX_BODY_BYTES },
   async (app: CredentialsApp, event) =>
     json(200, await rotateKey(pathParameter(event, 'id'), jsonBody(event, true), keyDeps(app))),
 );
@@ -26,7 +29,7 @@ const revokeKeyEndpoint = adminEndpoint(
 );
 
 const createTokenEndpoint = adminEndpoint(
-  { method: 'POST', pattern: '/api/tokens', body: 'read' },
+  { method: 'POST', pattern: '/api/tokens', body: 'read', maxBytes: MAX_BODY_BYTES },
   async (app: CredentialsApp, event) => json(201, await createToken(jsonBody(event), tokenDeps(app))),
 );
 

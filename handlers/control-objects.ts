@@ -22,6 +22,9 @@ export interface ObjectsApp extends AdminDeps, ChangeDeps {
   catalogCache: Pick<CatalogCache, 'current' | 'refresh'>;
 }
 
+/** A policy with 10,000 grants has about so much. JSON.parse takes 0.1 s for the worst of this size. */
+const MAX_DOCUMENT_BYTES = 1024 * 1024;
+
 const listObjectsEndpoint = adminEndpoint({ method: 'GET', pattern: '/api/{plural}' }, async (app: ObjectsApp, event) =>
   json(200, { items: await listViews(app.db, kindOf(event)) }),
 );
@@ -37,7 +40,7 @@ const getObjectEndpoint = adminEndpoint(
 
 /** A new key answers with its plaintext, null when that came from the environment. */
 const createObjectEndpoint = adminEndpoint(
-  { method: 'POST', pattern: '/api/{plural}', body: 'read' },
+  { method: 'POST', pattern: '/api/{plural}', body: 'read', maxBytes: MAX_DOCUMENT_BYTES },
   async (app: ObjectsApp, event) => {
     const kind = kindOf(event);
     const changed = await createObject(await documentOf(app, event, kind, null), app);
@@ -47,7 +50,7 @@ const createObjectEndpoint = adminEndpoint(
 );
 
 const replaceObjectEndpoint = adminEndpoint(
-  { method: 'PUT', pattern: '/api/{plural}/by-id/{id}', body: 'read' },
+  { method: 'PUT', pattern: '/api/{plural}/by-id/{id}', body: 'read', maxBytes: MAX_DOCUMENT_BYTES },
   async (app: ObjectsApp, event) => {
     const kind = kindOf(event);
     const id = pathParameter(event, 'id');

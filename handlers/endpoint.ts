@@ -19,6 +19,12 @@ export interface Endpoint<App> extends HttpRoute {
   readonly admission?: (app: App) => NonNullable<BoundRoute['admit']>;
 }
 
+/** An endpoint for callers with a credential, which `by-surface.ts` can put beside another one. */
+export interface CallerEndpoint<App> extends Endpoint<App> {
+  /** Serves a request whose caller is known. */
+  readonly serve: (app: App, event: ApiEvent, caller: Caller) => Promise<ApiResult>;
+}
+
 interface LambdaRoute extends HttpRoute {
   readonly lambda: string | null;
 }
@@ -32,17 +38,34 @@ const NO_QUERY = z.object({});
 export function endpoint<App extends GateDeps, Query extends z.ZodObject = typeof NO_QUERY>(
   { query, ...route }: LambdaRoute & { readonly query?: Query },
   handle: (app: App, caller: Caller, event: ApiEvent, query: z.infer<Query>) => Promise<ApiResult>,
-): Endpoint<App> {
+): CallerEndpoint<App> {
   const contract = (query ?? NO_QUERY) as Query;
+  return forCallers(route, async (app, event, caller) => {
+    const query = parseQuery(contract, queryOf(event));
+    if (route.maxBytes !== undefined) checkLength(bodyOf(event), route.maxBytes);
+    return handle(app, caller, event, query);
+  });
+}
+
+/** One route for two endpoints: `isOther` chooses, for a caller that is known. The first one names the route. */
+export function either<App extends GateDeps, Other extends GateDeps>(
+  one: CallerEndpoint<App>,
+  other: CallerEndpoint<Other>,
+  isOther: (event: ApiEvent) => boolean,
+): CallerEndpoint<App & Other> {
+  const { bind: _, admission: _admission, serve: _serve, ...route } = one;
+  return forCallers(route, (app, event, caller) => (isOther(event) ? other : one).serve(app, event, caller));
+}
+
+function forCallers<App extends GateDeps>(
+  route: LambdaRoute,
+  serve: CallerEndpoint<App>['serve'],
+): CallerEndpoint<App> {
   return {
     ...route,
+    serve,
     admission: (app) => async (event) => (await callerOf(app, event)).owner,
-    bind: (app) =>
-      authenticated(app, (event, caller) => {
-        const query = parseQuery(contract, queryOf(event));
-        if (route.maxBytes !== undefined) checkLength(bodyOf(event), route.maxBytes);
-        return handle(app, caller, event, query);
-      }),
+    bind: (app) => authenticated(app, (event, caller) => serve(app, event, caller)),
   };
 }
 

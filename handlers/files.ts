@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { ApiError } from '../lib/base/errors.ts';
+import type { StreamDeps } from '../lib/batch/results/reader-budget.ts';
 import type { Db } from '../lib/db/database.ts';
 import { refuseEncodedBody, whole } from '../lib/http/contracts.ts';
 import { pathParameter, streamOf } from '../lib/http/event.ts';
@@ -18,7 +19,7 @@ import type { GateDeps } from './middleware.ts';
 // OpenAI's files ("File routes" in docs/spec/openai-surface.md), at `/v1/files` and below `/openai`.
 
 /** All that files need of the application. */
-export type FilesApp = CreateFileApp & ReadContentDeps & RemoveFileDeps;
+export type FilesApp = CreateFileApp & ReadContentDeps & StreamDeps & RemoveFileDeps;
 
 interface CreateFileApp extends GateDeps, CreateFileDeps {
   log: CreateFileDeps['log'];
@@ -96,7 +97,7 @@ const removeFileEndpoint = endpoint(
 /** The content, whole or the one range of the `Range` header. `If-Range` is ignored: files never change. */
 const getContentEndpoint = endpoint(
   { method: 'GET', pattern: '/v1/files/{id}/content', lambda: 'openai' },
-  async (app: GateDeps & ReadContentDeps, { owner }, event) => {
+  async (app: GateDeps & ReadContentDeps & StreamDeps, { owner }, event) => {
     const row = await requireFile(app.db, owner, pathParameter(event, 'id'));
     const range = parseRange(event.headers.range, row.bytes);
     if (range.kind === 'outside') throw outside(row.bytes);
@@ -107,7 +108,7 @@ const getContentEndpoint = endpoint(
       ...(range.kind === 'whole'
         ? { statusCode: 200, headers }
         : { statusCode: 206, headers: { ...headers, ...part } }),
-      stream: readContent(app, row, offset, length),
+      stream: app.readers.stream(owner, () => readContent(app, row, offset, length)),
       length,
       object: objectOf(row),
     };

@@ -7,13 +7,14 @@ import { type CancelDeps, cancelBatch } from '../lib/batch/cancel.ts';
 import { type GetDeps, getBatch } from '../lib/batch/get.ts';
 import { type ListDeps, listOwnBatches } from '../lib/batch/list.ts';
 import { type RemoveDeps, removeBatch } from '../lib/batch/remove.ts';
-import { chunkMemory } from '../lib/batch/results/chunk-memory.ts';
+import { type ChunkMemory, chunkMemory } from '../lib/batch/results/chunk-memory.ts';
+import type { StreamDeps } from '../lib/batch/results/reader-budget.ts';
 import { type ResultsDeps, renderResults } from '../lib/batch/results/results.ts';
-import { parseSubmission } from '../lib/batch/submit/submission.ts';
+import { parseMemory, parseSubmission, recordMemory } from '../lib/batch/submit/submission.ts';
 import { submitBatch } from '../lib/batch/submit/submit.ts';
 import { type SubmitUploadDeps, submitUpload } from '../lib/batch/submit/submit-upload.ts';
 import { flag, idempotencyKeyOf, recordedHeader, refuseEncodedBody, whole } from '../lib/http/contracts.ts';
-import { bodyOf, pathParameter } from '../lib/http/event.ts';
+import { accountOf, bodyOf, pathParameter } from '../lib/http/event.ts';
 import { bodyTooLarge } from '../lib/http/read-body.ts';
 import { json, jsonText } from '../lib/http/render.ts';
 import { ITEM_STATES } from '../lib/model/batch.ts';
@@ -25,7 +26,7 @@ import type { GateDeps } from './middleware.ts';
 // The native API on batches. OpenAI's batches share four of its paths: by-surface.ts.
 
 /** All that it needs of the application. */
-export type NativeApp = SubmitApp & GetDeps & ListDeps & ResultsDeps & CancelDeps & RemoveDeps;
+export type NativeApp = SubmitApp & GetDeps & ListDeps & ResultsDeps & StreamDeps & CancelDeps & RemoveDeps;
 
 interface SubmitApp extends GateDeps, SubmitUploadDeps {
   /** The catalogue in use. */
@@ -44,6 +45,8 @@ export const submitBatchEndpoint = endpoint(
     const body = bodyOf(event);
     if (body.length > app.maxRequestBytes) throw bodyTooLarge(`${body.length} bytes`, app.maxRequestBytes);
 
+    const account = accountOf(event);
+    account.reserve(parseMemory(body.length, app.maxItems));
     const request = {
       surface: 'relay',
       attribution,
@@ -53,6 +56,7 @@ export const submitBatchEndpoint = endpoint(
       anthropicBeta: recordedHeader(event.headers, 'anthropic-beta'),
     };
     const parsed = await parseSubmission(body, app.maxItems, MAX_CREATE_BYTES);
+    if ('items' in parsed) account.reserve(recordMemory(body.length, parsed));
     const made =
       'uploadId' in parsed
         ? await submitUpload(app, { ...request, ...parsed, maxItems: app.maxItems, maxBytes: app.maxRequestBytes })
@@ -109,13 +113,13 @@ const RESULTS_QUERY = z.object({
 
 const getResultsEndpoint = endpoint(
   { method: 'GET', pattern: '/v1/batches/{id}/results', lambda: 'results', query: RESULTS_QUERY },
-  async (app: GateDeps & ResultsDeps, { owner }, event, { after, limit, state }) => {
+  async (app: GateDeps & ResultsDeps & StreamDeps, { owner }, event, { after, limit, state }) => {
     const key = { surface: 'relay', owner, id: pathParameter(event, 'id') };
     const batch = isUuid(key.id) ? await findBatch(app.db, key) : null;
     if (batch === null) throw new ApiError('not_found');
 
     const range = { after: after ?? -1, state: state ?? null };
-    const memory = chunkMemory();
+    let memory: ChunkMemory | null = null;
     const isPage = after !== undefined || limit !== undefined;
     const page = (singleMaxBytes: number | null) => ({
       limit: limit ?? (isPage ? PAGE_ITEMS : MAX_PAGE_ITEMS),
@@ -126,11 +130,17 @@ const getResultsEndpoint = endpoint(
       statusCode: 200,
       headers: { 'content-type': 'application/json' },
       batchId: key.id,
-      stream: renderResults(app, key, batch, { ...range, page: isPage ? page(null) : null, memory }),
+      stream: app.readers.stream(owner, (share) => {
+        memory = chunkMemory(() => 2 * share.loadBytes());
+        return renderResults(app, key, batch, { ...range, page: isPage ? page(null) : null, share, memory });
+      }),
       length: null,
       object: isDocument ? { kind: 'result', id: batch.results_id! } : null,
-      page: (singleMaxBytes) => renderResults(app, key, batch, { ...range, page: page(singleMaxBytes) }),
-      sent: memory.give,
+      page: (singleMaxBytes) =>
+        app.readers.stream(owner, (share) =>
+          renderResults(app, key, batch, { ...range, page: page(singleMaxBytes), share }),
+        ),
+      sent: (chunk) => memory?.give(chunk),
     };
   },
 );

@@ -1,6 +1,7 @@
 import type { Db } from '../db/database.ts';
 import { createFileStore } from '../payloads/file-store.ts';
 import type { PayloadStore } from '../payloads/payload-store.ts';
+import { createSpaceReserve } from '../payloads/space-reserve.ts';
 import { createPostgresQueue } from '../queue/postgres.ts';
 import type { WakeQueue } from '../queue/queue.ts';
 import type { Config } from './config.ts';
@@ -9,7 +10,10 @@ export type Env = Readonly<Record<string, string | undefined>>;
 
 /** The payload store that is configured. The SDK is loaded only where it is needed: it is most of a start's time. */
 export async function openPayloads(config: Config, env: Env): Promise<PayloadStore> {
-  if (config.payloadStore === 'file') return createFileStore(config.payloadDir);
+  if (config.payloadStore === 'file') {
+    const { payloadDir, payloadReserveBytes } = config;
+    return createFileStore(payloadDir, createSpaceReserve(payloadDir, payloadReserveBytes));
+  }
   const { createS3Store } = await import('../payloads/s3-store.ts');
   return createS3Store({ bucket: config.s3Bucket!, prefix: config.s3Prefix, ...awsOf(env, 'S3') });
 }

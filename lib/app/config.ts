@@ -94,6 +94,11 @@ export const ENVIRONMENT = z.object({
     .min(1)
     .default('relay-batch-payloads')
     .meta({ unit: 'path', about: 'Payload directory of the file store. All replicas share it.' }),
+  RELAY_PAYLOAD_RESERVE_MIB: int(0, 1_073_741_824).optional().meta({
+    unit: 'MiB',
+    about:
+      'Free space of the payload directory that is kept for answers. New bodies are refused below it. 0: nothing is kept. Default: 5 % of the file system, at most 1024.',
+  }),
   RELAY_BATCH_CONCURRENCY: int(0, 4096)
     .default(8)
     .meta({ unit: 'slots', about: 'Items that one replica runs at once. With 0 this replica runs no items.' }),
@@ -115,6 +120,9 @@ export const ENVIRONMENT = z.object({
   RELAY_MAX_PENDING_ITEMS_PER_OWNER: int(0, 1_000_000_000)
     .default(0)
     .meta({ unit: 'items', about: 'Maximum number of unfinished items of one owner. 0: no limit.' }),
+  RELAY_MAX_STREAMS_PER_OWNER: int(1, 100_000)
+    .default(100)
+    .meta({ unit: 'streams', about: 'Results and file contents that one owner may read from one replica at once.' }),
   RELAY_PAYLOAD_STORE: z.enum(['file', 's3']).default('file').meta({ about: 'Store of the payloads.' }),
   RELAY_S3_BUCKET: z.string().min(1).optional().meta({ about: 'Bucket of the S3 payload store.' }),
   RELAY_S3_PREFIX: z.string().default('').meta({ about: 'Prefix of every key in the bucket.' }),
@@ -154,6 +162,8 @@ export interface Config {
   maxRequestBytes: number;
   bodyMemoryBytes: number;
   payloadDir: string;
+  /** Null: what the file store keeps by default. */
+  payloadReserveBytes: number | null;
   concurrency: number;
   itemTimeoutMs: number;
   flushMs: number;
@@ -161,6 +171,7 @@ export interface Config {
   retentionDays: number;
   usageRetentionDays: number;
   maxPendingItemsPerOwner: number;
+  maxStreamsPerOwner: number;
   payloadStore: 'file' | 's3';
   s3Bucket: string | null;
   s3Prefix: string;
@@ -214,6 +225,7 @@ export function loadConfig(env: Record<string, string | undefined>): Config {
     maxRequestBytes: Math.min(e.RELAY_MAX_REQUEST_BYTES, MAX_REQUEST_BYTES),
     bodyMemoryBytes: e.RELAY_BODY_MEMORY_MIB * MIB,
     payloadDir: e.RELAY_BATCH_PAYLOAD_DIR,
+    payloadReserveBytes: e.RELAY_PAYLOAD_RESERVE_MIB === undefined ? null : e.RELAY_PAYLOAD_RESERVE_MIB * MIB,
     concurrency: e.RELAY_BATCH_CONCURRENCY,
     itemTimeoutMs: e.RELAY_BATCH_ITEM_TIMEOUT_S * 1000,
     flushMs: e.RELAY_BATCH_FLUSH_MS ?? (e.RELAY_PAYLOAD_STORE === 's3' ? 200 : 10),
@@ -221,6 +233,7 @@ export function loadConfig(env: Record<string, string | undefined>): Config {
     retentionDays: e.RELAY_BATCH_RETENTION_DAYS,
     usageRetentionDays: e.RELAY_USAGE_RETENTION_DAYS,
     maxPendingItemsPerOwner: e.RELAY_MAX_PENDING_ITEMS_PER_OWNER,
+    maxStreamsPerOwner: e.RELAY_MAX_STREAMS_PER_OWNER,
     payloadStore: e.RELAY_PAYLOAD_STORE,
     s3Bucket: e.RELAY_S3_BUCKET ?? null,
     s3Prefix: e.RELAY_S3_PREFIX,

@@ -7,6 +7,7 @@ import { type Clock, systemClock } from '../base/clock.ts';
 import { createKeyedTurns, type KeyedTurns } from '../base/keyed-turns.ts';
 import type { Log } from '../base/log.ts';
 import { createCompactor, type ResultsWriters } from '../batch/results/compact.ts';
+import { createReaderBudget, type ReaderBudget } from '../batch/results/reader-budget.ts';
 import { type CatalogCache, createCatalogCache } from '../catalog/catalog-cache.ts';
 import { loadCatalog } from '../catalog/load.ts';
 import { checkMasterKey } from '../catalog/secrets/rekey.ts';
@@ -20,6 +21,7 @@ import { createStoreCheck } from '../payloads/store-check.ts';
 import { writeMessageResults } from '../surfaces/anthropic/write-results.ts';
 import { purgeExpiredFiles } from '../surfaces/files/remove-file.ts';
 import { deleteExpiredOpenaiBatches } from '../surfaces/openai/openai-batches.sql.ts';
+import { purgeValidationTurns } from '../surfaces/openai/validation/validation.sql.ts';
 import { createValidator, type Validator } from '../surfaces/openai/validation/validator.ts';
 import { writeOpenaiResults } from '../surfaces/openai/write-results.ts';
 import type { UpstreamClient } from '../upstream/call-result.ts';
@@ -35,6 +37,9 @@ import type { Config } from './config.ts';
 
 /** How finished batches of the SDK surfaces are written; the native form is the compactor's own. */
 const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
+
+/** The memory that all streams of answers may take. */
+const READER_BYTES = 256 * 1024 * 1024;
 
 const USER_AGENT = 'relay-batch/0.1';
 
@@ -52,6 +57,8 @@ export interface AppCore {
   /** The memory that request bodies of this process may take. */
   bodies: BodyBudget;
   uploadTurns: KeyedTurns;
+  /** Streams of answers. */
+  readers: ReaderBudget;
   /** Throws until a first catalogue was loaded. */
   catalog(): Catalog;
   batchUsage(batchId: string): Promise<BatchUsage>;
@@ -155,7 +162,16 @@ export async function createSharedParts(options: SharedPartsOptions): Promise<Sh
     secretBox,
     tokens: createTokenVerifier({ db, box: secretBox, log, monotonic: clock.monotonic }),
     compactor,
-    validator: createValidator({ db, payloads, clock, log, queue: wakes, maxPendingItemsPerOwner, checkStore }),
+    validator: createValidator({
+      db,
+      payloads,
+      bodies: app.bodies,
+      clock,
+      log,
+      queue: wakes,
+      maxPendingItemsPerOwner,
+      checkStore,
+    }),
     checkStore,
     async checkSecrets() {
       await checkMasterKey(db, secretBox);
@@ -180,6 +196,7 @@ function coreOf(core: Pick<AppCore, 'config' | 'log' | 'clock' | 'db' | 'payload
     publicUrl: config.publicUrl,
     bodies: createBodyBudget(config.bodyMemoryBytes),
     uploadTurns: createKeyedTurns(),
+    readers: createReaderBudget({ capBytes: READER_BYTES, maxStreams: config.maxStreamsPerOwner }),
     batchUsage: (batchId) => batchUsage(db, batchId),
   };
 }
@@ -232,6 +249,7 @@ function sweeperFactory(
         await purgeLimits(db);
         await purgeExpiredTokens(db);
         await purgeExpiredFiles(db, payloads);
+        await purgeValidationTurns(db);
         if (retentionDays > 0) while ((await deleteExpiredOpenaiBatches(db, retentionDays)) > 0);
       },
     });

@@ -28,6 +28,7 @@ export const API_ERRORS = {
   batch_not_finished: { status: 409, message: 'batch is not finished' },
   conflict: { status: 409, message: 'conflict' },
   too_many_pending: { status: 429, message: 'too many pending items' },
+  too_many_streams: { status: 429, message: 'too many open streams' },
   storage_full: { status: 503, message: 'payload storage is full or cannot be written' },
   overloaded: { status: 503, message: 'too many request bodies are in work' },
   not_ready: { status: 503, message: 'not ready' },

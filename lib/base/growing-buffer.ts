@@ -65,6 +65,14 @@ export function growingBuffer(expected: number): GrowingBuffer {
   };
 }
 
+/** Below this a buffer may be a part of a pool, and is left to the garbage collector. */
+const LARGE_BYTES = 256 * 1024;
+
+/** The same for a buffer whose origin is not known here. */
+export function freeIfLarge(buffer: Buffer): void {
+  if (buffer.length >= LARGE_BYTES) freeAtOnce(buffer);
+}
+
 /**
  * Frees the memory of a buffer that nobody reads any more. V8 collects buffers this large late: three of 64 MiB stood beside
  * what the budget counts. Only memory that is the buffer's alone; it reads as empty from then on.

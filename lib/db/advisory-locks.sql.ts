@@ -26,6 +26,8 @@ export const ADVISORY_LOCKS = {
   dataDirOwner: '7309034662',
   /** One maker or rotator of signing keys at a time. */
   signingKeys: '7309034663',
+  /** One replica at a time takes a batch of the OpenAI surface for its validation. */
+  validationTurns: '7309034664',
 } as const;
 
 export type AdvisoryLock = keyof typeof ADVISORY_LOCKS;

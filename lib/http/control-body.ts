@@ -9,14 +9,18 @@ import {
 } from '../catalog/documents/document.ts';
 import type { Kind } from '../catalog/documents/kinds.ts';
 import { refuseEncodedBody } from './contracts.ts';
-import { type ApiEvent, type ApiResult, bodyOf } from './event.ts';
+import { type ApiEvent, type ApiResult, accountOf, bodyOf } from './event.ts';
 import { json } from './render.ts';
+
+/** Values occupy at most 22 times the memory of their JSON. */
+const PARSED_SHARE = 24;
 
 /** The body as JSON; none at all is an empty object where `optional`. Throws 400 `invalid_json`, 415 when compressed. */
 export function jsonBody(event: ApiEvent, optional = false): unknown {
   refuseEncodedBody(event.headers);
   const bytes = bodyOf(event);
   if (optional && bytes.length === 0) return {};
+  accountOf(event).reserve(bytes.length * (1 + PARSED_SHARE));
   try {
     return JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
   } catch (cause) {

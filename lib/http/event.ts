@@ -1,4 +1,5 @@
 import type { APIGatewayProxyEventV2, Context } from 'aws-lambda';
+import { type BodyAccount, UNCOUNTED } from '../base/body-budget.ts';
 import { uuidv7 } from '../base/clock.ts';
 import { ApiError } from '../base/errors.ts';
 import type { PayloadRef } from '../payloads/payload-store.ts';
@@ -45,11 +46,16 @@ export type ApiResult = BodyResult | StreamResult;
 export type ApiHandler = (event: ApiEvent, context: Context) => Promise<ApiResult>;
 
 // Raw bytes travel beside the event: as base64 text inside it, a 32 MiB body would cost two copies and 43 MiB more.
-const bodies = new WeakMap<ApiEvent, Buffer>();
+const bodies = new WeakMap<ApiEvent, { body: Buffer; account: BodyAccount }>();
 
-/** Attaches the body as bytes; the Node adapter's way round base64. */
-export function attachBody(event: ApiEvent, body: Buffer): void {
-  bodies.set(event, body);
+/** Attaches the body as bytes, the Node adapter's way round base64, and what is counted for it. */
+export function attachBody(event: ApiEvent, body: Buffer, account: BodyAccount): void {
+  bodies.set(event, { body, account });
+}
+
+/** Where a handler reserves the memory of what it makes of the body. It holds until the handler has answered. */
+export function accountOf(event: ApiEvent): BodyAccount {
+  return bodies.get(event)?.account ?? UNCOUNTED;
 }
 
 const streams = new WeakMap<ApiEvent, AsyncIterable<Uint8Array>>();
@@ -71,7 +77,7 @@ async function* pieces(body: Buffer): AsyncGenerator<Uint8Array> {
 /** The body's own bytes; empty without one. Base64 is decoded only where no bytes were attached. */
 export function bodyOf(event: ApiEvent): Buffer {
   const attached = bodies.get(event);
-  if (attached !== undefined) return attached;
+  if (attached !== undefined) return attached.body;
   return Buffer.from(event.body ?? '', event.isBase64Encoded ? 'base64' : 'utf8');
 }
 

@@ -59,6 +59,10 @@ const KEEP_ALIVE_MS = 65_000;
 const HEADERS_MS = 30_000;
 /** A whole upload: 256 MiB at 2.4 Mbit/s. */
 const REQUEST_MS = 900_000;
+/** Requests of one connection that wait for their turn, each in a few KiB. */
+const MAX_PIPELINED = 1000;
+/** Of one port. A connection without a request takes about 10 KiB. */
+const MAX_CONNECTIONS = 10_000;
 const MAX_HEADER_BYTES = 64 * 1024;
 /** The bytes that are still read of a refused body, and for how long. */
 const DRAIN_BYTES = 256 * 1024 * 1024;
@@ -72,6 +76,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
   const match = createMatcher(options.routes);
   const { stallMs = STALL_MS, slowMs = SLOW_MS } = options;
   const busy = new Map<Socket, Set<ServerResponse>>();
+  const turns = new WeakMap<Socket, Promise<void>>();
   let closing = false;
 
   const server = createServer({
@@ -81,6 +86,8 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     maxHeaderSize: MAX_HEADER_BYTES,
     requireHostHeader: false, // Node's own 400 for it would carry no request id
   });
+
+  server.maxConnections = MAX_CONNECTIONS;
 
   const answer = async (req: IncomingMessage, res: ServerResponse, call: HttpCall): Promise<ApiResult | null> => {
     options.guard?.(call.path, req.headers.authorization);
@@ -106,7 +113,7 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     const account = options.bodies.open((await route.admit?.(event)) ?? ADMIN);
     const maxBytes = route.maxBytes ?? options.maxBodyBytes;
     return withBody(req, { flow: call.body, maxBytes, account, begin, slowMs }, (body) => {
-      attachBody(event, body);
+      attachBody(event, body, account);
       return route.run(event, context);
     });
   };
@@ -125,13 +132,11 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     call.sent = await respond(res, result, { headOnly: call.method === 'HEAD', stallMs, lingers });
   };
 
-  const handle = async (req: IncomingMessage, res: ServerResponse, expectsContinue: boolean): Promise<void> => {
-    const call = callOf(req, expectsContinue);
-    const socket = req.socket;
+  const handle = async (req: IncomingMessage, res: ServerResponse, call: HttpCall): Promise<void> => {
+    const { socket } = req;
     const answers = busy.get(socket);
-    answers?.add(res);
-    res.on('error', () => {}); // a client that disconnects shows as 'close'
     try {
+      if (socket.destroyed) return;
       const result = await answer(req, res, call).catch((error) =>
         renderError(error, call.requestId, options.log, errorForm(call.path, req.headers)),
       );
@@ -152,8 +157,21 @@ export async function serve(options: ServeOptions): Promise<HttpServer> {
     }
   };
 
+  // Of a connection's pipelined requests one runs at a time: each answer would else wait in memory for those before it.
   const onRequest = (expectsContinue: boolean) => (req: IncomingMessage, res: ServerResponse) => {
-    handle(req, res, expectsContinue).catch((error) => options.log.error({ err: error }, 'request handling failed'));
+    const { socket } = req;
+    const call = callOf(req, expectsContinue);
+    res.on('error', () => {}); // a client that disconnects shows as 'close'
+    const answers = busy.get(socket)?.add(res);
+    if ((answers?.size ?? 0) > MAX_PIPELINED) socket.destroy();
+    const earlier = turns.get(socket);
+    const run = () =>
+      handle(req, res, call).catch((error) => options.log.error({ err: error }, 'request handling failed'));
+    const mine = earlier === undefined ? run() : earlier.then(run);
+    turns.set(socket, mine);
+    void mine.then(() => {
+      if (turns.get(socket) === mine) turns.delete(socket);
+    });
   };
   server.on('request', onRequest(false));
   server.on('checkContinue', onRequest(true));

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
-import type { BodyAccount } from '../base/body-budget.ts';
+import { type BodyAccount, reserveFor } from '../base/body-budget.ts';
 import { ApiError } from '../base/errors.ts';
-import { freeAtOnce, growingBuffer } from '../base/growing-buffer.ts';
+import { freeIfLarge, growingBuffer } from '../base/growing-buffer.ts';
 import { inTurns, nextTurn } from '../base/turns.ts';
 import type { BodyFlow } from '../runtime/body-flow.ts';
 import { SlowBody, watchRate } from './body-rate.ts';
@@ -19,11 +19,6 @@ export function hasBody(req: IncomingMessage): boolean {
 function announced(req: IncomingMessage): number {
   return Number(req.headers['content-length'] ?? 0);
 }
-
-/** So much more is reserved at a time for a body of unknown length. */
-const RESERVE_BYTES = 1024 * 1024;
-/** Beyond this the largest size is reserved: of many that grow together none would come to its end. */
-const RESERVE_UNTIL = 4 * 1024 * 1024;
 
 interface ReadOptions {
   /** Null without a body. */
@@ -50,19 +45,12 @@ async function readBody(req: IncomingMessage, options: ReadOptions): Promise<Buf
   const isWhole = await receive(req, flow, slowMs, (chunk) => {
     const size = body.size() + chunk.length;
     if (size > maxBytes) throw bodyTooLarge(`more than ${maxBytes} bytes`, maxBytes);
-    if (length === null) account.reserve(reservedFor(size, maxBytes));
+    if (length === null) account.reserve(reserveFor(size, maxBytes));
     body.append(chunk);
   });
   if (!isWhole) return null;
   return body.whole() ?? (await inTurns(body.join(), body.size()));
 }
-
-function reservedFor(size: number, maxBytes: number): number {
-  return size > RESERVE_UNTIL ? maxBytes : Math.min(maxBytes, Math.ceil(size / RESERVE_BYTES) * RESERVE_BYTES);
-}
-
-/** Below this a body's memory is left to the garbage collector. */
-const FREE_BYTES = 256 * 1024;
 
 /**
  * Runs `use` with the body in memory; null when the client goes away in mid-body. The account is closed at the end, and
@@ -78,7 +66,7 @@ export async function withBody<T extends { statusCode: number }>(
     if (body === null) return null;
     const result = await use(body);
     // Not behind a fault of ours: a write that failed may leave another under way, which reads from it.
-    if (body.length >= FREE_BYTES && result.statusCode < 500) freeAtOnce(body);
+    if (result.statusCode < 500) freeIfLarge(body);
     return result;
   } finally {
     options.account.close();

@@ -5,7 +5,7 @@ import type { ApiResult, StreamResult } from './event.ts';
 export interface RespondOptions {
   /** HEAD: the head of the answer that GET would get, without its body. */
   headOnly: boolean;
-  /** A client that takes not one byte for so long is dropped; a slow one is not. */
+  /** A client that takes not one byte for so long is dropped. So is one that takes less than 1 KiB/s for longer. */
   stallMs: number;
   /** The end of the request's body, for a connection that closes behind this answer: it stays open until then. */
   lingers: Promise<void> | null;
@@ -53,12 +53,17 @@ function write(res: ServerResponse, chunk: Buffer, sent: StreamResult['sent']): 
   });
 }
 
+/** A reader that takes less is dropped, once it has had `stallMs` beside. */
+const LEAST_BYTES_PER_MS = 1;
+
 /** Resolves when the buffers are empty again, or the connection has ended. */
 function writable(res: ServerResponse, stallMs: number): Promise<void> {
   // Node's socket timer is put off by every partial write, and destroys the socket when nothing listens for it.
   res.socket?.setTimeout(stallMs);
   return new Promise((resolve) => {
+    const slow = setTimeout(() => res.destroy(), stallMs + res.writableLength / LEAST_BYTES_PER_MS);
     const done = () => {
+      clearTimeout(slow);
       res.off('drain', done).off('close', done);
       res.socket?.setTimeout(0);
       resolve();

@@ -10,6 +10,8 @@ export interface Span {
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
+const OPEN_BRACKET = 0x5b;
+const OPEN_BRACE = 0x7b;
 const LOWER_U = 0x75;
 
 /**
@@ -98,6 +100,30 @@ export function* findMembersInSteps(bytes: Buffer, names: readonly string[], fro
   const members = new Map<string, Span>();
   const walk = startDocument(from, 1, memberEvents(bytes, names, members));
   return foundBy(walk, yield* walkInSteps(walk, bytes), bytes, members);
+}
+
+/**
+ * The error in a JSON document of an upstream, without the white space around: Gemini puts it into a list of one, and then
+ * it is the element. Null if the document is not JSON. The caller has checked that it is UTF-8.
+ */
+export function* errorDocument(bytes: Buffer, from = 0): Steps<Span | null> {
+  let elements = 0;
+  let hasError = false;
+  let last: Span = { start: 0, end: 0 };
+  const walk: Walk = startDocument(from, 2, {
+    key(keyAt, depth) {
+      if (depth === 2) hasError ||= bytes[walk.starts[1]!] === OPEN_BRACE && keyIs(bytes, keyAt, 'error');
+    },
+    value(start, end, depth) {
+      if (depth > 1) return;
+      elements++;
+      last = { start, end };
+    },
+  });
+  const end = yield* walkInSteps(walk, bytes);
+  if (end < 0) return null;
+  const isWrapped = bytes[walk.starts[0]!] === OPEN_BRACKET && elements === 1 && hasError;
+  return isWrapped ? last : { start: walk.starts[0]!, end };
 }
 
 function memberEvents(bytes: Buffer, names: readonly string[], members: Map<string, Span>): WalkEvents {

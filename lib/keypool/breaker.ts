@@ -58,6 +58,7 @@ export const BREAKER_EFFECTS: Readonly<Record<CallClass, Effect>> = {
   auth: 'auth',
   account: 'account',
   forbidden: 'forbidden',
+  transient: 'none',
   rate_limit_short: 'none',
   rate_limit_long: 'retry_after',
   server_error: 'backoff',

@@ -11,19 +11,23 @@ import {
   payloadKey,
   StorageFull,
 } from './payload-store.ts';
+import { createSpaceReserve, type SpaceReserve } from './space-reserve.ts';
 
 const MARKER = 'store-id';
 const TEMP = '.tmp-';
 const STREAM_CHUNK = 256 * 1024;
 const MAX_MADE = 100;
+/** A stream looks at the free space again after so many bytes. */
+const CLAIM_BYTES = 16 * 1024 * 1024;
 
 /**
  * The payload store on a filesystem, also on NFS. A write goes to an exclusive temporary file in the final directory (a
  * rename across directories is not atomic everywhere). It is fsynced and renamed, and the directory and every new
  * parent are fsynced. A name is never looked up before its row is committed: NFS clients cache that it is missing.
- * Every write error becomes StorageFull: callers answer 503 or wait, and write a new file from memory.
+ * Every write error becomes StorageFull: callers answer 503 or wait, and write a new file from memory. `reserve` is the
+ * free space that is kept for answers; without it nothing is.
  */
-export function createFileStore(root: string): PayloadStore {
+export function createFileStore(root: string, reserve: SpaceReserve = createSpaceReserve(root, 0)): PayloadStore {
   const madeDirectories = new Set<string>();
   const reader = createFileReader(root);
 
@@ -51,6 +55,7 @@ export function createFileStore(root: string): PayloadStore {
       } catch (error) {
         // The hour's directory was swept: it is made again once, unless the source is spent already.
         if (attempt === 1 && !began && codeOf(error) === 'ENOENT') madeDirectories.clear();
+        else if (error instanceof StorageFull) throw error;
         else
           throw new StorageFull(`payload storage cannot be written: ${codeOf(error) ?? 'unknown'}`, { cause: error });
       }
@@ -58,7 +63,11 @@ export function createFileStore(root: string): PayloadStore {
   };
 
   return {
-    write: (ref, pieces) => write(join(root, payloadKey(ref)), (file) => writeAll(file, pieces)),
+    streamBytes: 2 * STREAM_CHUNK,
+    async write(ref, pieces) {
+      await reserve.claim(ref.kind, lengthOf(pieces));
+      await write(join(root, payloadKey(ref)), (file) => writeAll(file, pieces));
+    },
     async writeStream(ref, source) {
       let length = 0;
       let broken: { error: unknown } | null = null;
@@ -71,7 +80,7 @@ export function createFileStore(root: string): PayloadStore {
         }
       }
       await write(join(root, payloadKey(ref)), async (file) => {
-        length = await writeChunks(file, watched());
+        length = await writeChunks(file, watched(), (bytes) => reserve.claim(ref.kind, bytes));
       }).catch((error) => {
         // A broken source is the caller's error, not the disk's.
         throw broken === null ? error : broken.error;
@@ -191,18 +200,27 @@ async function writeOnce(root: string, made: Set<string>, path: string, fill: (f
   await syncDirectory(directory);
 }
 
+function lengthOf(pieces: readonly Uint8Array[]): number {
+  return pieces.reduce((sum, piece) => sum + piece.byteLength, 0);
+}
+
 async function writeAll(file: FileHandle, pieces: readonly Uint8Array[]): Promise<void> {
   // One writev for all pieces. The kernel accepts at most IOV_MAX (1024) buffers and may write less than requested.
   for (let at = 0; at < pieces.length; at += 1024) {
     const group = pieces.slice(at, at + 1024);
-    const total = group.reduce((sum, piece) => sum + piece.byteLength, 0);
     const { bytesWritten } = await file.writev(group);
-    if (bytesWritten < total) await file.writeFile(Buffer.concat(group).subarray(bytesWritten));
+    if (bytesWritten < lengthOf(group)) await file.writeFile(Buffer.concat(group).subarray(bytesWritten));
   }
 }
 
-async function writeChunks(file: FileHandle, source: AsyncIterable<Uint8Array>): Promise<number> {
+/** Returns how many bytes were written. `claim` comes before the first bytes, and again each CLAIM_BYTES. */
+async function writeChunks(
+  file: FileHandle,
+  source: AsyncIterable<Uint8Array>,
+  claim: (bytes: number) => Promise<void>,
+): Promise<number> {
   let length = 0;
+  let claimed = 0;
   let pending: Uint8Array[] = [];
   let bytes = 0;
   for await (const chunk of source) {
@@ -210,12 +228,19 @@ async function writeChunks(file: FileHandle, source: AsyncIterable<Uint8Array>):
     bytes += chunk.byteLength;
     length += chunk.byteLength;
     if (bytes >= STREAM_CHUNK || pending.length >= 1024) {
+      if (length > claimed) {
+        await claim(bytes);
+        claimed = length + CLAIM_BYTES;
+      }
       await writeAll(file, pending);
       pending = [];
       bytes = 0;
     }
   }
-  if (pending.length > 0) await writeAll(file, pending);
+  if (pending.length > 0) {
+    if (length > claimed) await claim(bytes);
+    await writeAll(file, pending);
+  }
   return length;
 }
 

@@ -72,6 +72,8 @@ export interface ManyRead {
  * the store's own error (to be retried).
  */
 export interface PayloadStore {
+  /** The most memory that a stream on its way into the store takes. */
+  readonly streamBytes: number;
   /** Writes the pieces, in order, as one object. */
   write(ref: PayloadRef, pieces: readonly Uint8Array[]): Promise<void>;
   /** Writes a stream as one object with bounded memory. Returns its length in bytes. */

@@ -29,7 +29,7 @@ export interface S3StoreOptions {
 const MARKER = 'store-id';
 /** An object above this size is sent in parts of this size, so it has at most 80 GiB (10,000 parts). */
 const PART_BYTES = 8 * 1024 * 1024;
-/** Parts under way at once: this bounds the memory of a stream to three of them. */
+/** Parts under way at once: this bounds the memory of a stream to three of them, and the next one that is put together. */
 const PARTS_AT_ONCE = 3;
 /** The most keys that one DeleteObjects accepts. */
 const DELETE_KEYS = 1000;
@@ -90,6 +90,7 @@ export function createS3Store({ bucket, prefix, endpoint, client }: S3StoreOptio
   };
 
   return {
+    streamBytes: (PARTS_AT_ONCE + 1) * PART_BYTES,
     async write(ref, pieces) {
       const total = pieces.reduce((sum, piece) => sum + piece.byteLength, 0);
       const whole = () => (pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces, total));

@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http';
+import type { Socket } from 'node:net';
 
 /** The bytes of a request's body on their way from the socket. */
 export interface BodyFlow {
@@ -6,6 +7,9 @@ export interface BodyFlow {
   pause(): void;
   resume(): void;
 }
+
+/** Of the last request with a body on each connection: those before it have arrived whole. */
+const last = new WeakMap<Socket, () => void>();
 
 /**
  * Pauses the body of a request and leaves it to the caller when it is read. By itself Node reads on until 64 KiB wait, in
@@ -15,22 +19,43 @@ export interface BodyFlow {
 export function bodyFlow(req: IncomingMessage): BodyFlow {
   const { socket } = req;
   const read = req._read;
-  let state: 'held' | 'flowing' | 'ended' = 'held';
+  let isTold = false;
+  let isPaused = false;
+  let isOver = false;
+  const isLast = () => last.get(socket) === onResume;
+  const pause = () => {
+    isPaused = true;
+    if (isOver || !isLast()) return;
+    socket.pause();
+    // A resume of the same tick comes after it, and reads on though the stream counts as paused: this stops the reading.
+    socket.emit('pause');
+  };
+  const onResume = () => {
+    if (isPaused) pause();
+  };
+  const end = () => {
+    isOver = true;
+    socket.off('resume', onResume);
+  };
+  const before = last.get(socket);
+  if (before !== undefined) socket.off('resume', before);
+  last.set(socket, onResume);
   req._read = () => {}; // Node's own resumes the socket
-  socket.pause();
+  socket.on('resume', onResume);
+  pause();
+  req.once('close', end);
   req.once('end', () => {
-    state = 'ended';
-    socket.resume();
+    end();
+    if (isLast()) socket.resume();
   });
   return {
-    pause() {
-      if (state !== 'ended') socket.pause();
-    },
+    pause,
     resume() {
-      if (state === 'ended' || socket.destroyed) return;
+      isPaused = false;
+      if (isOver || socket.destroyed || !isLast()) return;
       // Tells Node that somebody takes the body: else it is dropped, with our listeners, behind the answer.
-      if (state === 'held') read.call(req, 0);
-      state = 'flowing';
+      if (!isTold) read.call(req, 0);
+      isTold = true;
       socket.resume();
     },
   };

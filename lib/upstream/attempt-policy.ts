@@ -1,6 +1,7 @@
 import { cutText } from '../base/errors.ts';
 import type { ErrorKind } from '../model/usage-event.ts';
 import type { CallClass, CallResult } from './call-result.ts';
+import { shownMessage } from './told-error.ts';
 
 /**
  * "Next key?" of "Upstream outcome classes" in docs/spec/gateway-rules.md. `unreachable` is not a fault of a key: the next
@@ -15,6 +16,7 @@ const NEXT_KEY: Record<CallClass, boolean> = {
   rate_limit_short: true,
   rate_limit_long: true,
   server_error: true,
+  transient: true,
   network: true,
   unreachable: false,
   client_error: false,
@@ -39,27 +41,25 @@ export interface CallFailure {
   text: string;
 }
 
-const BAD_BODY = {
-  not_json: 'a body that is not JSON',
-  no_response: 'a body that is no response',
-  error_inside: 'an error',
-} as const;
-
 /**
  * The text of "Item failure texts" in docs/spec/gateway-rules.md for the outcome that stays an item's last one. `host`
- * is the host's name in the catalogue, `itemTimeoutS` the configured limit (not what was left of it). Null for
- * `success`, and for `aborted`: a cancelled item has no error. Nothing of the upstream's own text is in it.
+ * is the host's name in the catalogue, `itemTimeoutS` the configured limit (not what was left of it), `secrets` the values
+ * of the host's keys. Null for `success`, and for `aborted`: a cancelled item has no error. Of the upstream's own text, only
+ * the message of an error inside a 2xx is in it (`shownMessage`).
  */
-export function failureOf(result: CallResult, host: string, itemTimeoutS: number): CallFailure | null {
+export function failureOf(
+  result: CallResult,
+  host: string,
+  itemTimeoutS: number,
+  secrets: readonly (string | null)[] = [],
+): CallFailure | null {
+  if (result.badReason !== null) {
+    return { errorKind: 'bad_response', text: `upstream answered ${result.status} with ${badBody(result, secrets)}` };
+  }
   switch (result.class) {
     case 'success':
     case 'aborted':
       return null;
-    case 'bad_response':
-      return {
-        errorKind: 'bad_response',
-        text: `upstream answered ${result.status} with ${BAD_BODY[result.badReason ?? 'not_json']}`,
-      };
     case 'too_large':
       return { errorKind: 'bad_response', text: 'response larger than 64 MiB' };
     case 'network':
@@ -71,4 +71,11 @@ export function failureOf(result: CallResult, host: string, itemTimeoutS: number
     default:
       return { errorKind: 'upstream_error', text: `upstream status ${result.status}` };
   }
+}
+
+function badBody({ badReason, message }: CallResult, secrets: readonly (string | null)[]): string {
+  if (badReason === 'not_json') return 'a body that is not JSON';
+  if (badReason === 'no_response') return 'a body that is no response';
+  const shown = shownMessage(message, secrets);
+  return shown === null ? 'an error' : `an error: ${shown}`;
 }

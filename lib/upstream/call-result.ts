@@ -18,6 +18,8 @@ export type CallClass =
   | 'rate_limit_short'
   | 'rate_limit_long'
   | 'server_error'
+  /** 408, 409 and 425: the same request may succeed when it is sent again. */
+  | 'transient'
   | 'network'
   | 'unreachable'
   /** Any other status: final, no other key is tried. */
@@ -26,6 +28,8 @@ export type CallClass =
   | 'timeout'
   /** Cancelled, shut down, or the lease was lost: the caller's signal aborted the call. */
   | 'aborted';
+
+export type BadReason = 'not_json' | 'no_response' | 'error_inside';
 
 export interface CallResult {
   class: CallClass;
@@ -38,12 +42,17 @@ export interface CallResult {
    * above 64 KiB only the members that say these (`readLargeAnswer`).
    */
   parsed: unknown;
-  /** `not_json`, `no_response` (JSON, no object) or `error_inside` for `bad_response`; else null. */
-  badReason: 'not_json' | 'no_response' | 'error_inside' | null;
+  /**
+   * Why a 2xx is not a response ("Judgement of a 2xx answer" in docs/spec/gateway-rules.md); else null. Where an error inside
+   * has a code that says so, the class is that of the code, and else `bad_response`.
+   */
+  badReason: BadReason | null;
+  /** What the error inside a 2xx says, of at most 1,024 characters; it may hold anything. Else null. */
+  message: string | null;
   contentType: string | null;
   /** The upstream's own request id header, cut; null when absent. */
   upstreamRequestId: string | null;
-  /** Milliseconds; from a Retry-After header in seconds or as an HTTP date (never negative); null when absent. */
+  /** Milliseconds, never negative: from Retry-After, or a header in milliseconds; null when absent. */
   retryAfterMs: number | null;
   /** Epoch ms. */
   startedAt: number;
@@ -60,6 +69,8 @@ export interface CallRequest {
   body: readonly Buffer[];
   /** Wire format of the answer: decides which result fields make `{"error":...}` a response. */
   adapter: Adapter;
+  /** Embeddings: the inputs of the item. An answer with fewer vectors is not a response. */
+  inputs?: number;
   /** Milliseconds left of the item's time limit. */
   timeoutMs: number;
   signal: AbortSignal;

@@ -4,18 +4,12 @@ import { freeAtOnce, type GrowingBuffer, growingBuffer } from '../base/growing-b
 import { inTurns, nextTurn } from '../base/turns.ts';
 import { type ByteBudget, LARGE_BYTES, type Receiver } from './budget.ts';
 import type { CallClass, CallRequest, CallResult } from './call-result.ts';
-import {
-  classOfError,
-  classOfStatus,
-  type Judgement,
-  judgeBody,
-  judgeLargeBody,
-  PARSE_MOST_BYTES,
-} from './classify.ts';
+import { classOfError, classOfStatus } from './classify.ts';
 import type { Connection, Holder, OriginPool } from './connections.ts';
 import { type Decoded, type DecodeRoom, decodeBody } from './decode.ts';
 import type { Gate } from './gate.ts';
-import { parseRetryAfter, type ResponseHead, readResponseHead } from './response-head.ts';
+import { type Judgement, judgeBody, judgeLargeBody, NOT_JSON, PARSE_MOST_BYTES } from './judge-answer.ts';
+import { type ResponseHead, readResponseHead, retryAfterOf } from './response-head.ts';
 
 /** Pauses between the three dials of one attempt, in ms ("Upstream outcome classes" in docs/spec/gateway-rules.md). */
 const REDIAL_MS = [100, 200];
@@ -143,7 +137,7 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
     this.readOn = resume;
     this.responseStartedAt = this.context.clock.now();
     this.head = readResponseHead(rawHeaders);
-    this.retryAfterMs = parseRetryAfter(this.head.retryAfter, this.head.date, this.responseStartedAt);
+    this.retryAfterMs = retryAfterOf(this.head, this.responseStartedAt);
     if ((this.head.contentLength ?? 0) > this.context.maxResponseBytes) this.endTooLarge();
     return true;
   }
@@ -311,16 +305,13 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
     if (byStatus !== 'success') this.settle(byStatus, body);
     else if (body !== null) this.judgeSuccess(body);
     else if ('fault' in decoded && decoded.fault === 'too_large') this.settle('too_large', null);
-    else this.settle('bad_response', null, 'not_json');
+    else this.settle('bad_response', null, NOT_JSON);
   }
 
   private judgeSuccess(body: Buffer): void {
-    const { adapter } = this.request;
-    const settle = ({ badReason, parsed }: Judgement) => {
-      this.settle(badReason === null ? 'success' : 'bad_response', body, badReason, parsed);
-    };
-    if (body.length <= PARSE_MOST_BYTES) settle(judgeBody(adapter, body));
-    else void inTurns(judgeLargeBody(adapter, body), body.length).then(settle);
+    const settle = (judgement: Judgement) => this.settle(judgement.class, body, judgement);
+    if (body.length <= PARSE_MOST_BYTES) settle(judgeBody(this.request, body));
+    else void inTurns(judgeLargeBody(this.request, body), body.length).then(settle);
   }
 
   private leave(): void {
@@ -339,20 +330,16 @@ export class Call implements Dispatcher.DispatchHandler, Holder, Receiver, Decod
     this.connection = null;
   }
 
-  private settle(
-    callClass: CallClass,
-    body: Buffer | null,
-    badReason: CallResult['badReason'] = null,
-    parsed: unknown = undefined,
-  ): void {
+  private settle(callClass: CallClass, body: Buffer | null, judgement: Judgement | null = null): void {
     const kept = body !== null && body.length >= LARGE_BYTES ? body.length : 0;
     if (this.counted) this.context.budget.end(this, this.taken, kept);
     this.resolve({
       class: callClass,
       status: this.status,
       body,
-      parsed,
-      badReason,
+      parsed: judgement?.parsed,
+      badReason: judgement?.badReason ?? null,
+      message: judgement?.message ?? null,
       contentType: this.head?.contentType ?? null,
       upstreamRequestId: this.head?.requestId ?? null,
       retryAfterMs: this.retryAfterMs,

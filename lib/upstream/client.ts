@@ -174,6 +174,7 @@ function unsent(clock: Clock, callClass: CallResult['class']): CallResult {
     body: null,
     parsed: undefined,
     badReason: null,
+    message: null,
     contentType: null,
     upstreamRequestId: null,
     retryAfterMs: null,

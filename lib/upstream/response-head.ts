@@ -8,6 +8,8 @@ export interface ResponseHead {
   /** Bytes on the wire; null when absent or not a number. */
   contentLength: number | null;
   retryAfter: string | null;
+  /** `retry-after-ms` (OpenAI), else `x-ms-retry-after-ms` (Azure). */
+  retryAfterMs: string | null;
   date: string | null;
   /** `x-request-id`, else `request-id` (Anthropic); cut to 128 characters. */
   requestId: string | null;
@@ -24,10 +26,12 @@ export function readResponseHead(raw: readonly Buffer[]): ResponseHead {
     contentType: null,
     contentLength: null,
     retryAfter: null,
+    retryAfterMs: null,
     date: null,
     requestId: null,
   };
   let fallbackId: string | null = null;
+  let azureRetryAfterMs: string | null = null;
   for (let i = 0; i + 1 < raw.length; i += 2) {
     const name = raw[i]!;
     const value = raw[i + 1]!;
@@ -47,6 +51,7 @@ export function readResponseHead(raw: readonly Buffer[]): ResponseHead {
         break;
       case 14:
         if (is(name, 'content-length')) head.contentLength = lengthOf(value.toString('latin1'));
+        else if (is(name, 'retry-after-ms')) head.retryAfterMs = value.toString('latin1');
         break;
       case 16:
         if (is(name, 'content-encoding')) {
@@ -54,8 +59,12 @@ export function readResponseHead(raw: readonly Buffer[]): ResponseHead {
           head.contentEncoding = head.contentEncoding === null ? encoding : `${head.contentEncoding},${encoding}`;
         }
         break;
+      case 19:
+        if (is(name, 'x-ms-retry-after-ms')) azureRetryAfterMs = value.toString('latin1');
+        break;
     }
   }
+  head.retryAfterMs ??= azureRetryAfterMs;
   head.requestId ??= fallbackId;
   return head;
 }
@@ -66,6 +75,15 @@ function is(bytes: Buffer, lowerCaseName: string): boolean {
 
 function lengthOf(text: string): number | null {
   return /^\d{1,15}$/.test(text) ? Number(text) : null;
+}
+
+type Waiting = Pick<ResponseHead, 'retryAfter' | 'retryAfterMs' | 'date'>;
+
+/** Milliseconds that an answer's head asks to wait for. A header in milliseconds counts before Retry-After. */
+export function retryAfterOf({ retryAfter, retryAfterMs, date }: Waiting, nowMs: number): number | null {
+  const text = retryAfterMs?.trim() ?? '';
+  if (/^\d{1,15}(\.\d+)?$/.test(text)) return Math.ceil(Number(text));
+  return parseRetryAfter(retryAfter, date, nowMs);
 }
 
 /**

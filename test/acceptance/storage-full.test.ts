@@ -73,6 +73,37 @@ describe.concurrent('a payload directory that takes no more', { timeout: 120_000
     expect(Object.values(users).filter((times) => times > 1)).toEqual([]);
   });
 
+  test('below its reserve refuses new bodies of every surface, and records the answers of accepted batches', async ({
+    onTestFinished,
+  }) => {
+    const scene = await openScene(onTestFinished);
+    const { dsn, db } = await scene.database();
+    const upstream = await scene.countingUpstream();
+    const before = await scene.start({ dsn, upstream, env: { RELAY_BATCH_CONCURRENCY: '0' } });
+    const id = await submit(before, itemsOf(30, 'accepted'));
+    expect(await before.stop()).toBe(0);
+    const server = await scene.start({ dsn, upstream, env: { RELAY_PAYLOAD_RESERVE_MIB: '1073741824' } });
+    expect((await finished(server, id)).counts).toEqual({ completed: 30 });
+    await expectRecordedOnce(server, db, id, 30);
+
+    const refused = async (path: string, body: string | FormData, method = 'POST') => {
+      const answer = await call(server, method, path, body);
+      expect([path, answer.status]).toEqual([path, 503]);
+      expect(answer.headers.get('retry-after')).toMatch(/^\d+$/);
+      return answer.json;
+    };
+    expect((await refused('/v1/batches', itemsOf(1, 'refused'))).error.code).toBe('storage_full');
+    const form = new FormData();
+    form.set('purpose', 'batch');
+    form.set('file', new Blob(['{}\n']), 'a.jsonl');
+    expect((await refused('/v1/files', form)).error.code).toBe('storage_full');
+    const messages = { requests: [{ custom_id: 'a', params: { model: 'fast', max_tokens: 1, messages: [] } }] };
+    expect(await refused('/v1/messages/batches', JSON.stringify(messages))).toMatchObject({ type: 'error' });
+    const upload = await call(server, 'POST', '/v1/uploads', '{"bytes":2}');
+    const { pathname, search } = new URL(upload.json.upload_url);
+    expect((await refused(pathname + search, '{}', 'PUT')).error.code).toBe('storage_full');
+  });
+
   test('waits for inputs that cannot be read, and runs their items when they can', async ({ onTestFinished }) => {
     const scene = await openScene(onTestFinished);
     await linkParts(scene.dir);

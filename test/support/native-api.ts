@@ -13,6 +13,7 @@ import { systemClock } from '../../lib/base/clock.ts';
 import { ApiError } from '../../lib/base/errors.ts';
 import { createKeyedTurns } from '../../lib/base/keyed-turns.ts';
 import { createLog } from '../../lib/base/log.ts';
+import { createReaderBudget } from '../../lib/batch/results/reader-budget.ts';
 import type { ApiEvent } from '../../lib/http/event.ts';
 import { forLambda, type LambdaDeps } from '../../lib/http/lambda.ts';
 import { type HttpServer, type SeenRequest, type ServeOptions, serve } from '../../lib/http/node.ts';
@@ -111,6 +112,7 @@ export async function createNativeApi(change: (app: NativeApp) => Partial<Native
     maxPendingItemsPerOwner: 0,
     bodies: createBodyBudget(64 * 1024 * 1024),
     uploadTurns: createKeyedTurns(),
+    readers: createReaderBudget({ capBytes: 64 * 1024 * 1024, maxStreams: 100 }),
     publicUrl: null,
     notReady: () => null,
     authenticate: (headers) =>

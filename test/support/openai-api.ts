@@ -69,7 +69,16 @@ export async function createOpenaiApi(
   const { db } = native.database;
   const { clock, log, queue, maxPendingItemsPerOwner } = native.app;
   const checkStore = async () => null;
-  const base: ValidateDeps = { db, payloads, clock, log, queue, maxPendingItemsPerOwner, checkStore };
+  const base: ValidateDeps = {
+    db,
+    payloads,
+    bodies: native.app.bodies,
+    clock,
+    log,
+    queue,
+    maxPendingItemsPerOwner,
+    checkStore,
+  };
   const deps = { ...base, ...change(base) };
   const compacted: string[] = [];
   let woken = 0;

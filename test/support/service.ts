@@ -74,6 +74,7 @@ const KEYS = ['ann', 'bob'];
 /** Model names that `upstream-directives.ts` obeys, as wildcards and aliases of the model `any`. */
 const DIRECTIVES = [
   ...['status-*', 'retry-after-*', 'slow-*', 'cut-*', 'html-*', 'error-in-*', 'error-beside-*', 'empty-*', 'null-*'],
+  'refusal-in-*',
   ...['array-*', 'string-*', 'latin1-*', 'bom-*', 'half-*', 'big-*', 'encoding-*', 'gzip-*', 'br-*'],
   ...['hang', 'hang-body', 'drip', 'cut', 'cut-chunked', 'reset', 'drop', 'garbage', 'redirect', 'gzip', 'br', 'zstd'],
 ];

@@ -72,6 +72,7 @@ function padded(path: string, model: string, bytes: number): string {
  *   encoding-<name>     says that Content-Encoding and sends plain JSON
  *   html-<n>            an HTML page         error-in-200, error-beside-200, empty-200, null-200, array-200, string-200,
  *                       latin1-200, bom-200, half-200    bodies that are no response (error-beside: one that is)
+ *   refusal-in-200      an error inside that no other try would heal
  *   big-<n>             n MiB, with a length; big-chunked-<n> without; big-gzip-<n> n MiB once decoded
  */
 export function directiveOf(model: string): Answer | null {
@@ -148,6 +149,8 @@ const NUMBERED: Record<string, (n: number) => Answer> = {
   html: (n) => (response) =>
     send(response, n, '<html><body>Service unavailable</body></html>', { 'content-type': 'text/html' }),
   'error-in': (n) => (response) => send(response, n, '{"error":{"code":429,"message":"slow down"}}'),
+  'refusal-in': (n) => (response) =>
+    send(response, n, '{"error":{"type":"invalid_request_error","code":400,"message":"no such engine"}}'),
   'error-beside': (n) => (response, path, model) =>
     send(response, n, JSON.stringify({ error: { code: 1 }, ...answerFor(path, model) })),
   empty: (n) => (response) => send(response, n, ''),

@@ -9,10 +9,11 @@ export interface ChunkMemory {
 }
 
 /**
- * The memory of one stream. A chunk that is not returned is garbage like any other. The reason: new memory has to be
- * cleared by the system, and its weight sets off major collections; together that was a quarter of the CPU of a stream.
+ * The memory of one stream. A chunk that is not returned, or exceeds `keepBytes`, is garbage like any other. The
+ * reason: new memory has to be cleared by the system, and its weight sets off major collections; together that was a
+ * quarter of the CPU of a stream.
  */
-export function chunkMemory(): ChunkMemory {
+export function chunkMemory(keepBytes: () => number = () => Number.POSITIVE_INFINITY): ChunkMemory {
   const free: Buffer[] = [];
   const taken = new WeakMap<ArrayBufferLike, Buffer>();
   return {
@@ -25,6 +26,7 @@ export function chunkMemory(): ChunkMemory {
       const chunk = taken.get(buffer);
       if (chunk === undefined) return;
       taken.delete(buffer);
+      if ((free.length + 1) * CHUNK_BYTES > keepBytes()) return;
       free.push(chunk);
     },
   };

@@ -2,6 +2,7 @@ import type { Db } from '../../db/database.ts';
 import { ITEM_STATES, type ItemState } from '../../model/batch.ts';
 import { blockWriter, type ElementBlock } from './block.ts';
 import type { ChunkMemory } from './chunk-memory.ts';
+import { type StreamShare, WHOLE_SHARE } from './reader-budget.ts';
 import { type ResultRows, readResultRows } from './result-rows.sql.ts';
 import { checked, checkLarge, readSpans, type Scratch, type SpanStore, spanFault } from './spans.ts';
 
@@ -25,6 +26,8 @@ export interface ElementOptions {
    * does not exist.
    */
   onBadSpan: 'render' | 'throw' | 'throw_missing';
+  /** How much a load may hold; without it as much as is fast. */
+  share?: StreamShare;
   /** The source of chunks, if the reader of the blocks returns them. */
   memory?: ChunkMemory;
 }
@@ -50,13 +53,12 @@ const GROWTH = 4;
 const LEAST_ROWS = 1024;
 const MOST_ROWS = 8192;
 const ROWS_BYTES = 16 * 1024 * 1024;
-/**
- * Response bytes of one load. Two are in memory at a time (one loads while the other is sent), as read and as
- * rendered.
- */
-const LOAD_BYTES = 4 * 1024 * 1024;
+/** The rows of a stream with less than the largest share are as many fewer. */
+const FULL_SHARE = WHOLE_SHARE.loadBytes();
 /** The most bytes that an element has around its response. */
 const FRAME_BYTES = 64;
+/** Bytes between the responses of a load are read as well. */
+const GAP_BYTES = 512 * 1024;
 /** The reason why an element has no response: the texts of `maxBytes`. */
 export const TOO_LARGE = 'larger than one answer here can be';
 
@@ -69,6 +71,8 @@ interface Load {
   from: number;
   to: number;
   bytes: number;
+  /** The most that they may be, except for one larger response. */
+  maxBytes: number;
   /** How many discarded rows come before them. */
   discarded: number;
 }
@@ -84,10 +88,11 @@ export async function* resultElements(
   options: ElementOptions,
 ): AsyncGenerator<ElementBlock> {
   // Blocks are copies of what was read: of two loads at a time each can use a memory of its own again and again.
-  let scratch: Scratch = { memory: null, release: null };
-  let spare: Scratch = { memory: null, release: null };
+  let scratch: Scratch = { memory: null, size: 0, release: null };
+  let spare: Scratch = { memory: null, size: 0, release: null };
   let loading: Promise<ElementBlock> | null = null;
   for await (const part of readRows(deps.db, batchId, options)) {
+    scratch.size = part.maxBytes + GAP_BYTES;
     const next = load(deps.payloads, part, options, scratch);
     next.catch(() => {}); // awaited in the next round, unless the reader has gone by then
     [scratch, spare] = [spare, scratch];
@@ -97,7 +102,7 @@ export async function* resultElements(
   if (loading) yield await loading;
 }
 
-/** Rows in loads that hold at most LOAD_BYTES of responses, or one larger one. The next rows come while these load. */
+/** Rows in loads that hold at most the stream's share of responses, or one larger one. The next rows come while these load. */
 async function* readRows(db: Db, batchId: string, options: ElementOptions): AsyncGenerator<Load> {
   const { state, totalItems } = options;
   let left = options.limit ?? Number.POSITIVE_INFINITY;
@@ -115,9 +120,10 @@ async function* readRows(db: Db, batchId: string, options: ElementOptions): Asyn
     const given = Math.min(rows.count, left);
     from = next.to + 1;
     left -= given;
-    size = nextSize(rows, size);
+    const share = (options.share ?? WHOLE_SHARE).loadBytes;
+    size = nextSize(rows, size, share() / FULL_SHARE);
     next = from < totalItems && left > 0 ? query(from, size) : null;
-    yield* splitBySize(rows, given, options.maxBytes ?? Number.POSITIVE_INFINITY);
+    yield* splitBySize(rows, given, options.maxBytes ?? Number.POSITIVE_INFINITY, share);
   }
 }
 
@@ -125,21 +131,27 @@ async function* readRows(db: Db, batchId: string, options: ElementOptions): Asyn
  * How many rows to ask for next. As many as possible. With 2000 at a time the answers for 50,000 items, half of them open,
  * kept a reader waiting for up to half of its time on a busy machine.
  */
-function nextSize(rows: ResultRows, last: number): number {
+function nextSize(rows: ResultRows, last: number, part: number): number {
   let bytes = 0;
   for (let i = 0; i < rows.count; i++) if (rows.state[i] === COMPLETED) bytes += rows.length[i]!;
   const fit = bytes === 0 ? MOST_ROWS : Math.floor((ROWS_BYTES * rows.count) / bytes);
-  return Math.max(LEAST_ROWS, Math.min(fit, last * GROWTH, MOST_ROWS));
+  const most = Math.max(FIRST_ROWS, Math.floor(MOST_ROWS * part));
+  return Math.min(most, Math.max(LEAST_ROWS, Math.min(fit, last * GROWTH)));
 }
 
-function* splitBySize(rows: ResultRows, count: number, maxBytes: number): Generator<Load> {
-  let load: Load = { rows, from: 0, to: 0, bytes: 0, discarded: 0 };
+function* splitBySize(
+  rows: ResultRows,
+  count: number,
+  maxBytes: number,
+  share: StreamShare['loadBytes'],
+): Generator<Load> {
+  let load: Load = { rows, from: 0, to: 0, bytes: 0, maxBytes: share(), discarded: 0 };
   let discarded = 0;
   for (let i = 0; i < count; i++) {
     const length = rows.state[i] === COMPLETED && rows.length[i]! <= maxBytes ? rows.length[i]! : 0;
-    if (load.bytes + length > LOAD_BYTES && i > load.from) {
+    if (load.bytes + length > load.maxBytes && i > load.from) {
       yield load;
-      load = { rows, from: i, to: i, bytes: 0, discarded };
+      load = { rows, from: i, to: i, bytes: 0, maxBytes: share(), discarded };
     }
     load.to = i + 1;
     load.bytes += length;

@@ -7,6 +7,7 @@ import { CHUNK_BYTES, type ElementBlock, firstOf } from './block.ts';
 import type { ChunkMemory } from './chunk-memory.ts';
 import { documentBytes, documentElements } from './document.ts';
 import { resultElements, UnreadableSpan } from './elements.ts';
+import type { StreamShare } from './reader-budget.ts';
 import { DOCUMENT_HEAD, DOCUMENT_TAIL } from './result-index.ts';
 
 export interface ResultsDeps {
@@ -20,6 +21,8 @@ export interface ResultsOptions {
   state: ItemState | null;
   /** A page with `next_after` of at most `limit` elements; null: all of them, without it. */
   page: { limit: number; singleMaxBytes: number | null } | null;
+  /** How much the stream may have in memory. */
+  share?: StreamShare;
   /** The source of chunks, if their reader returns them. */
   memory?: ChunkMemory;
 }
@@ -84,6 +87,7 @@ export async function* renderResults(
             ...range,
             totalItems: current.total_items,
             onBadSpan: tolerant ? 'render' : 'throw_missing',
+            ...(options.share && { share: options.share }),
             ...(options.memory && { memory: options.memory }),
           });
       for await (const block of blocks) {

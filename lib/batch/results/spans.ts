@@ -13,11 +13,11 @@ export type SpanStore = Pick<PayloadStore, 'read' | 'readMany'>;
  */
 export interface Scratch {
   memory: Buffer | null;
+  /** Of the memory, in bytes. */
+  size: number;
   release: (() => void) | null;
 }
 
-/** A little more than the responses of one load: what lies between them is read as well. */
-const SCRATCH_BYTES = 4.5 * 1024 * 1024;
 /** From so many reads on they are made together, where the store can. */
 const MANY = 8;
 /** Enough for the latency of S3 and for the four threads that read files; few enough for many readers at once. */
@@ -53,8 +53,8 @@ export async function readSpans(
   const spans = merged.length < MANY ? merged : await readMany(store, merged, scratch, place);
   let used = 0;
   const memoryOf = ({ length, large }: Span): Buffer | undefined => {
-    if (large || used + length > SCRATCH_BYTES) return undefined;
-    scratch.memory ??= Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+    if (large || used + length > scratch.size) return undefined;
+    if (scratch.memory?.length !== scratch.size) scratch.memory = Buffer.allocUnsafeSlow(scratch.size);
     used += length;
     return scratch.memory.subarray(used - length, used);
   };

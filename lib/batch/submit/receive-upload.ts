@@ -1,3 +1,4 @@
+import { type BodyBudget, counted } from '../../base/body-budget.ts';
 import { isUuid } from '../../base/clock.ts';
 import { ApiError, reasonOf } from '../../base/errors.ts';
 import type { Db } from '../../db/database.ts';
@@ -7,7 +8,9 @@ import { findReceivable } from './uploads.sql.ts';
 
 export interface ReceiveUploadDeps {
   db: Db;
-  payloads: Pick<PayloadStore, 'writeStream'>;
+  payloads: Pick<PayloadStore, 'writeStream' | 'streamBytes'>;
+  /** Counts what is on its way into the store. */
+  bodies: BodyBudget;
 }
 
 export interface ReceivedUpload {
@@ -21,18 +24,25 @@ export interface ReceivedUpload {
 /**
  * Takes the bytes of an upload into the store, with bounded memory. Until it is used it may be sent again; the last one
  * that arrived whole counts. Throws `not_found` for what is not signed, unknown or expired, `upload_used`, `invalid_value`
- * for another length than was signed, `upload_incomplete` when the client goes away.
+ * for another length than was signed, `upload_incomplete` when the client goes away, `overloaded`.
  */
 export async function receiveUpload(deps: ReceiveUploadDeps, sent: ReceivedUpload): Promise<void> {
   const { id } = sent;
   if (!isUuid(id)) throw new ApiError('not_found');
-  const { secret, bytes, open, used } = await findReceivable(deps.db, id);
-  if (bytes === null || sent.bytes !== String(bytes) || !isSigned(secret, { id, bytes }, sent.signature)) {
+  const { secret, owner, bytes, open, used } = await findReceivable(deps.db, id);
+  if (
+    owner === null ||
+    bytes === null ||
+    sent.bytes !== String(bytes) ||
+    !isSigned(secret, { id, bytes }, sent.signature)
+  ) {
     throw new ApiError('not_found');
   }
   if (used) throw new ApiError('upload_used');
   if (!open) throw new ApiError('not_found');
-  await deps.payloads.writeStream({ kind: 'upload', id }, exactly(sent.source, bytes));
+  const account = deps.bodies.open(owner);
+  const source = counted(exactly(sent.source, bytes), account.part(), deps.payloads.streamBytes);
+  await deps.payloads.writeStream({ kind: 'upload', id }, source).finally(account.close);
 }
 
 /** The same bytes; throws before the end unless there are exactly so many, so that nothing else is ever stored. */

@@ -1,3 +1,4 @@
+import { Undone } from '../../base/errors.ts';
 import type { Db } from '../../db/database.ts';
 
 /** Where each item's bytes stand in the batch's input object; index is the item's idx. */
@@ -13,7 +14,11 @@ const INSERT_ITEMS = `
   from unnest($2::bigint[], $3::int[], $4::bigint[])
     with ordinality as n(input_offset, input_length, input_crc, idx)`;
 
-/** Inserts all items of a batch, in one statement of three arrays: idx follows from their order. */
+/**
+ * Inserts all items of a batch, in one statement of three arrays: idx follows from their order.
+ *
+ * @internal Exported for its tests.
+ */
 export async function insertItems(db: Db, batchId: string, spans: ItemSpans, crcs: Uint32Array): Promise<void> {
   const list = (values: { join(separator: string): string }) => `{${values.join(',')}}`;
   await db.query({
@@ -21,6 +26,34 @@ export async function insertItems(db: Db, batchId: string, spans: ItemSpans, crc
     text: INSERT_ITEMS,
     values: [batchId, list(spans.offsets), list(spans.lengths), list(crcs)],
   });
+}
+
+/** The items of a batch that is made: how many, and what inserts them. */
+export interface NewItems {
+  count: number;
+  insert(tx: Db, batchId: string): Promise<void>;
+}
+
+/** Items by the places in the batch's input object, with the CRC32 of each. */
+export function itemsAt(spans: ItemSpans, crcs: Uint32Array): NewItems {
+  return { count: spans.count, insert: (tx, batchId) => insertItems(tx, batchId, spans, crcs) };
+}
+
+const COPY_ITEMS = `
+  insert into batch_items (batch_id, idx, input_offset, input_length, input_crc)
+  select $1::uuid, i.idx, i.input_offset, i.input_length, i.input_crc
+  from batch_items i where i.batch_id = $2::uuid order by i.idx`;
+
+/** The items of an earlier batch on the same input object, all fresh. Undone when that batch was deleted meanwhile. */
+export function itemsOf(earlier: { id: string; count: number }): NewItems {
+  const { id, count } = earlier;
+  return {
+    count,
+    async insert(tx, batchId) {
+      const { rowCount } = await tx.query({ name: 'copy_items', text: COPY_ITEMS, values: [batchId, id] });
+      if (rowCount !== count) throw new Undone('the batch whose items were to be copied is gone');
+    },
+  };
 }
 
 /** The name of a submit: unique for 24 h by owner, surface and the caller's key. */

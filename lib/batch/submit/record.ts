@@ -10,8 +10,7 @@ import {
   findIdempotencyKey,
   type IdempotencyName,
   type IdempotencyRow,
-  type ItemSpans,
-  insertItems,
+  type NewItems,
 } from './record.sql.ts';
 
 export interface RecordDeps {
@@ -26,9 +25,7 @@ export interface RecordDeps {
 /** A batch whose input is durable already. */
 export interface PreparedBatch {
   row: Omit<NewBatch, 'totalItems'>;
-  /** Where the items stand in the input object, with the CRC32 of each. */
-  items: ItemSpans;
-  crcs: Uint32Array;
+  items: NewItems;
   /** Of the Idempotency-Key, when there is one: its name, and the digest of what was sent under it. */
   idempotency: { name: IdempotencyName; sha256: Buffer } | null;
   /** Objects that were written for this batch alone: deleted when it does not come about. */
@@ -68,7 +65,7 @@ export async function recordBatch(deps: RecordDeps, batch: PreparedBatch): Promi
         await refuseOverPending(deps, tx, owner, items.count);
       }
       await insertBatch(tx, { ...row, totalItems: items.count });
-      await insertItems(tx, id, items, batch.crcs);
+      await items.insert(tx, id);
       return made;
     });
   } catch (error) {

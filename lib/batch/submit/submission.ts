@@ -11,6 +11,21 @@ export interface Submission {
   completionWindowSeconds: number | null;
 }
 
+/** Of one item beside its bytes: where it stands, in a list that grows by doubling. */
+const SPAN_BYTES = 32;
+/** The same with its checksum, and the text of both in the statement. */
+const ITEM_BYTES = 128;
+
+/** The memory to find the items of a submit of so many bytes: the bytes themselves, and the most items. */
+export function parseMemory(bytes: number, maxItems: number): number {
+  return bytes + SPAN_BYTES * Math.min(maxItems, Math.ceil(bytes / 2));
+}
+
+/** The memory to record them. */
+export function recordMemory(bytes: number, { items }: Submission): number {
+  return bytes + ITEM_BYTES * items.count;
+}
+
 /** An option longer than this is wrong whatever it says, and is not worth parsing. */
 const MAX_OPTION_BYTES = 1024;
 const MIN_WINDOW_SECONDS = 30 * 60;

@@ -1,9 +1,10 @@
 import type { BodyAccount, BodyBudget } from '../../base/body-budget.ts';
 import { ApiError } from '../../base/errors.ts';
+import { freeIfLarge } from '../../base/growing-buffer.ts';
 import { inTurns, sha256InSteps } from '../../base/turns.ts';
 import type { PayloadStore } from '../../payloads/payload-store.ts';
 import type { Recorded } from './record.ts';
-import { parseUploaded } from './submission.ts';
+import { parseMemory, parseUploaded, recordMemory } from './submission.ts';
 import { type SubmitDeps, type SubmitRequest, submitBatch } from './submit.ts';
 import type { UploadKey } from './uploads.sql.ts';
 import { deleteUsed, digestOfUpload, inUploadTurn, readUpload, repeatUse, type UploadTurnDeps } from './use-upload.ts';
@@ -58,19 +59,22 @@ async function submitFrom(
     },
     whenUsed: (use) => repeatUse(deps.db, use, idempotency, digestOf),
     read(ref, bytes) {
-      account.reserve(bytes);
+      account.reserve(parseMemory(bytes, request.maxItems));
       return deps.payloads.read(ref, 0, bytes);
     },
   });
   if (!Buffer.isBuffer(body)) return body;
   const sha256 = await inTurns(sha256InSteps(body), body.length);
+  const submission = await parseUploaded(body, request.body, request.maxItems);
+  account.reserve(recordMemory(body.length, submission));
   const made = await submitBatch(deps, {
     ...request,
-    ...(await parseUploaded(body, request.body, request.maxItems)),
+    ...submission,
     body,
     bodySha256: await digestOf(sha256),
     upload: { id: key.id, sha256 },
   });
   if (!made.replayed) await deleteUsed(deps, key);
+  freeIfLarge(body);
   return made;
 }

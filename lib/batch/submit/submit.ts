@@ -2,6 +2,7 @@ import { type Clock, uuidv7 } from '../../base/clock.ts';
 import { inTurns, sha256InSteps } from '../../base/turns.ts';
 import type { Attribution } from '../../model/batch.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
+import { itemsAt } from './record.sql.ts';
 import {
   findReplay,
   type PreparedBatch,
@@ -67,8 +68,7 @@ export async function submitBatch(deps: SubmitDeps, request: SubmitRequest): Pro
       onLimit: request.onLimit,
       completionWindowSeconds: request.completionWindowSeconds,
     },
-    items,
-    crcs,
+    items: itemsAt(items, crcs),
     idempotency,
     objects: [input],
     ...(use && { within: (tx) => useUpload(tx, { id: upload.id, owner }, use) }),

@@ -55,15 +55,21 @@ export async function findUpload(db: Db, key: UploadKey): Promise<UploadRow | nu
 }
 
 const FIND_RECEIVABLE = `
-  select s.secret, u.bytes, u.expires_at > clock_timestamp() as open, u.batch_id is not null as used
+  select s.secret, u.owner, u.bytes, u.expires_at > clock_timestamp() as open, u.batch_id is not null as used
   from upload_secret s left join uploads u on u.id = $1::uuid`;
 
 /** Reads the facts that decide about a PUT: the signing secret, and the upload if it exists. */
 export async function findReceivable(
   db: Db,
   id: string,
-): Promise<{ secret: Buffer; bytes: number | null; open: boolean; used: boolean }> {
-  const { rows } = await db.query<{ secret: Buffer; bytes: number | null; open: boolean | null; used: boolean }>({
+): Promise<{ secret: Buffer; owner: string | null; bytes: number | null; open: boolean; used: boolean }> {
+  const { rows } = await db.query<{
+    secret: Buffer;
+    owner: string | null;
+    bytes: number | null;
+    open: boolean | null;
+    used: boolean;
+  }>({
     name: 'find_receivable_upload',
     text: FIND_RECEIVABLE,
     values: [id],

@@ -1,4 +1,16 @@
-import { type Document, isAlias, LineCounter, parseAllDocuments, visit } from 'yaml';
+import {
+  type Document,
+  isAlias,
+  isCollection,
+  isNode,
+  isPair,
+  isScalar,
+  LineCounter,
+  type Node,
+  type Pair,
+  parseAllDocuments,
+  visit,
+} from 'yaml';
 import { type CatalogDocument, type CatalogFault, type Claim, checkDocument, claimOf } from './document.ts';
 
 /** The documents of YAML files, valid or not. `applyCatalog` refuses all of them if `faults` is not empty. */
@@ -11,6 +23,8 @@ export interface CatalogSource {
 
 const MAX_DEPTH = 64;
 const MAX_ALIASES = 1000;
+/** Values that all aliases of a document stand for. */
+const MAX_ALIASED = 100_000;
 
 /**
  * Reads the YAML documents of `files`, each with its path (for faults) and text. Never throws: any problem becomes a
@@ -29,8 +43,9 @@ function parseFile(file: string, text: string, source: CatalogSource): void {
   };
   let documents: Document.Parsed[];
   try {
-    // prettyErrors would quote the source, and a source may hold secrets.
-    const parsed = parseAllDocuments(text, { lineCounter: lines, prettyErrors: false, logLevel: 'silent' });
+    // prettyErrors would quote the source, and a source may hold secrets. uniqueKeys compares each key with all others.
+    const options = { lineCounter: lines, prettyErrors: false, logLevel: 'silent', uniqueKeys: false } as const;
+    const parsed = parseAllDocuments(text, options);
     documents = 'empty' in parsed ? [] : parsed;
   } catch {
     fileFault(null, 'is not valid YAML: nested too deeply');
@@ -38,13 +53,15 @@ function parseFile(file: string, text: string, source: CatalogSource): void {
   }
   for (const [i, document] of documents.entries()) {
     const number = i + 1;
+    const faultAt = (offset: number, message: string) => {
+      const { line, col } = lines.linePos(offset);
+      fileFault(number, `is not valid YAML at line ${line}, column ${col}: ${message}`);
+    };
     const problems = [...document.errors, ...document.warnings];
-    for (const problem of problems) {
-      const { line, col } = lines.linePos(problem.pos[0]);
-      fileFault(number, `is not valid YAML at line ${line}, column ${col}: ${wordsOf(problem.code)}`);
-    }
+    for (const problem of problems) faultAt(problem.pos[0], wordsOf(problem.code));
     if (problems.length > 0 || document.contents === null) continue;
-    const value = toValue(document);
+    const value = toValue(document, faultAt);
+    if (value === null) continue;
     if ('fault' in value) fileFault(number, value.fault);
     else if (value.raw !== null) takeDocument(value.raw, file, number, source);
   }
@@ -61,24 +78,79 @@ function takeDocument(raw: unknown, file: string, document: number, source: Cata
   if (claim) source.claims.push(claim);
 }
 
-/** Returns plain data. Refuses an alias of its own parent, or a bomb of aliases, before it is expanded. */
-function toValue(document: Document.Parsed): { raw: unknown } | { fault: string } {
+/** Plain data, a fault of the whole, or null after a call of `faultAt`. */
+function toValue(
+  document: Document.Parsed,
+  faultAt: (offset: number, message: string) => void,
+): { raw: unknown } | { fault: string } | null {
   try {
-    let fault: string | null = null;
-    let aliases = 0;
-    visit(document, (_key, node, path) => {
-      if (path.length > MAX_DEPTH) fault = 'is nested too deeply';
-      else if (isAlias(node)) {
-        // The search for an alias walks the document. Without the bound, a file of aliases takes minutes.
-        if (++aliases > MAX_ALIASES) fault = 'uses too many aliases';
-        else if (path.some((parent) => parent === node.resolve(document))) fault = 'has an alias that contains itself';
-      }
-      return fault === null ? undefined : visit.BREAK;
-    });
-    return fault === null ? { raw: document.toJS({ maxAliasCount: 100 }) } : { fault };
+    const shape = shapeOf(document);
+    if (shape.fault !== null) return { fault: shape.fault };
+    for (const key of shape.repeated) faultAt(key.range?.[0] ?? 0, 'a key is given twice');
+    // The library's own count of aliases walks the document for each.
+    return shape.repeated.length > 0 ? null : { raw: document.toJS({ maxAliasCount: -1 }) };
   } catch {
-    return { fault: 'uses too many aliases' };
+    return { fault: 'is not plain data' };
   }
+}
+
+interface Shape {
+  fault: string | null;
+  /** Keys that a mapping has already. */
+  repeated: Node[];
+}
+
+/**
+ * Looks at every node once, in the order of the text. Refuses what would take long to read: deep nesting, an alias of its
+ * own parent, a bomb of aliases, keys that are lists or mappings.
+ */
+function shapeOf(document: Document.Parsed): Shape {
+  const shape: Shape = { fault: null, repeated: [] };
+  const aliases = new Map<Node, Node>();
+  const anchors = new Map<string, Node>();
+  const keys = new Map<unknown, Set<unknown>>();
+  visit(document, (_key, node, path) => {
+    if (path.length > MAX_DEPTH) shape.fault = 'is nested too deeply';
+    else if (isPair(node)) shape.fault = takeKey(node, path.at(-1), keys, shape.repeated);
+    else if (isAlias(node)) {
+      const source = anchors.get(node.source);
+      if (source === undefined) shape.fault = 'has an alias without its anchor';
+      else aliases.set(node, source);
+      if (aliases.size > MAX_ALIASES) shape.fault = 'uses too many aliases';
+      else if (source !== undefined && path.includes(source)) shape.fault = 'has an alias that contains itself';
+    } else if (isNode(node) && node.anchor !== undefined) anchors.set(node.anchor, node);
+    return shape.fault === null ? undefined : visit.BREAK;
+  });
+  if (shape.fault === null && aliasedValues(document, aliases) > MAX_ALIASED) shape.fault = 'uses too many aliases';
+  return shape;
+}
+
+function takeKey({ key }: Pair, mapping: unknown, keys: Map<unknown, Set<unknown>>, repeated: Node[]): string | null {
+  if (!isScalar(key)) return 'has a key that is not a plain value';
+  const known = keys.get(mapping) ?? new Set();
+  keys.set(mapping, known);
+  if (known.has(key.value)) repeated.push(key);
+  known.add(key.value);
+  return null;
+}
+
+/** How many values the aliases stand for, those in what they stand for included. Sources come before their aliases. */
+function aliasedValues(document: Document.Parsed, aliases: ReadonlyMap<Node, Node>): number {
+  const sizes = new Map<unknown, number>();
+  let aliased = 0;
+  const sizeOf = (node: unknown): number => {
+    let size = 1;
+    if (isAlias(node)) {
+      size = sizes.get(aliases.get(node)) ?? 1;
+      aliased += size;
+    } else if (isCollection(node)) {
+      for (const item of node.items) size += isPair(item) ? 1 + sizeOf(item.value) : sizeOf(item);
+    }
+    if (isNode(node) && 'anchor' in node && node.anchor !== undefined) sizes.set(node, size);
+    return size;
+  };
+  if (aliases.size > 0) sizeOf(document.contents);
+  return aliased;
 }
 
 /** `BAD_INDENT` -> `bad indent`. The library's own messages are not used: they repeat text of the source. */

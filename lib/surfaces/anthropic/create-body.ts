@@ -1,6 +1,7 @@
 import type { Buffer } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
+import { type BodyAccount, UNCOUNTED } from '../../base/body-budget.ts';
 import { ApiError } from '../../base/errors.ts';
 import { crc32InSteps, piecesOf, STEP_BYTES, type Steps } from '../../base/turns.ts';
 import { MAX_MEMBERS } from '../../json/members.ts';
@@ -45,18 +46,26 @@ export interface CreateBodyReader {
 
 const MAX_UPLOAD_ID_BYTES = 1024;
 
+/** The memory of a request until it is recorded: its `custom_id` three times, where it stands, its checksum. */
+const REQUEST_BYTES = 384;
+
 /**
  * Reads `{"requests":[{"custom_id","params"}]}`, or `{"upload_id"}` in its place, with one request in memory at a time.
  * The first violation refuses the create: 400 with `requests.<n>.custom_id: ...` (n from 0), 413 for too many or too
  * much. Other members are checked for JSON and ignored. `requests` given twice is refused: what JSON.parse would keep
- * is known only when the first ones have been written already. `reserve` runs before more of one is kept in memory.
+ * is known only when the first ones have been written already. `account` counts what is kept in memory.
  */
-export function createBodyReader(limits: CreateLimits, reserve: (bytes: number) => void): CreateBodyReader {
+export function createBodyReader(
+  limits: CreateLimits,
+  account: Pick<BodyAccount, 'part'> = UNCOUNTED,
+): CreateBodyReader {
   const sha256 = createHash('sha256');
   const request = requestReader();
   const spans = spanList();
   let crcs = new Float64Array(64);
   const seen = new Set<string>();
+  const reserveRequests = account.part();
+  let reserved = 64;
   let bytesRead = 0;
   let sent = 0;
   let begun = false;
@@ -68,7 +77,7 @@ export function createBodyReader(limits: CreateLimits, reserve: (bytes: number) 
       array: 'requests',
       members: ['upload_id'],
       maxValueBytes: limits.maxRequestBytes,
-      reserve,
+      reserve: account.part(),
       events: request,
     },
     {
@@ -83,6 +92,10 @@ export function createBodyReader(limits: CreateLimits, reserve: (bytes: number) 
         const fault = request.check();
         if (fault !== null) throw invalid(`requests.${n}${fault.at}: ${fault.text}`);
         const { customId, params } = request;
+        if (sent > reserved) {
+          reserved *= 2;
+          reserveRequests(reserved * REQUEST_BYTES);
+        }
         seen.add(customId);
         if (seen.size === n) {
           const earlier = [...seen].indexOf(customId);

@@ -1,6 +1,7 @@
 import type { BodyBudget } from '../../base/body-budget.ts';
 import { uuidv7 } from '../../base/clock.ts';
 import { ApiError } from '../../base/errors.ts';
+import { itemsAt } from '../../batch/submit/record.sql.ts';
 import { type RecordDeps, type Recorded, recordBatch } from '../../batch/submit/record.ts';
 import type { UploadKey } from '../../batch/submit/uploads.sql.ts';
 import {
@@ -22,7 +23,7 @@ export interface CreateDeps extends RecordDeps, UploadTurnDeps {
   clock: ReceiveDeps['clock'];
   /** Counts what is in memory of a request. */
   bodies: BodyBudget;
-  payloads: Pick<PayloadStore, 'write' | 'writeStream' | 'stream' | 'size' | 'delete'>;
+  payloads: Pick<PayloadStore, 'write' | 'writeStream' | 'streamBytes' | 'stream' | 'size' | 'delete'>;
 }
 
 export interface CreateRequest {
@@ -59,8 +60,7 @@ export async function createMessageBatch(
 ): Promise<Recorded> {
   if ((request.announcedBytes ?? 0) > limits.maxBytes) throw tooLarge(`${request.announcedBytes} bytes`, limits);
   const account = deps.bodies.open(request.attribution.owner);
-  const receive = (source: AsyncIterable<Uint8Array>) =>
-    receiveRequests({ ...deps, reserve: account.reserve }, source, limits);
+  const receive = (source: AsyncIterable<Uint8Array>) => receiveRequests({ ...deps, account }, source, limits);
   try {
     const received = await receive(request.source);
     if (received.kind === 'requests') return await record(deps, request, received, received.sha256, null);
@@ -124,8 +124,7 @@ async function record(
       onLimit: 'wait',
       completionWindowSeconds: WINDOW_SECONDS,
     },
-    items,
-    crcs,
+    items: itemsAt(items, crcs),
     idempotency: idempotencyKey === null ? null : { name: nameOf(attribution.owner, idempotencyKey), sha256: digest },
     objects: [input, ids],
     ...(upload && { within: (tx) => useUpload(tx, upload, use) }),

@@ -1,6 +1,6 @@
 import type { Steps } from '../../base/turns.ts';
 import type { FinalItem } from '../../batch/results/final-items.ts';
-import { findMembersInSteps, type Span } from '../../json/members.ts';
+import { errorDocument, findMembersInSteps, type Span } from '../../json/members.ts';
 import { isUtf8InSteps } from '../../json/utf8.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
 
@@ -90,14 +90,20 @@ function typeOf(kind: ErrorKind | null, status: number | null): string {
 type Told = { type: string | null; message: Buffer | null; requestId: Buffer | null };
 const NOTHING: Told = { type: null, message: null, requestId: null };
 
-/** Reads an upstream's error body: `{"error":{"type","message"},"request_id"}`, of which anything may be missing. */
+/**
+ * Reads an upstream's error body: `{"error":{"type","message"},"request_id"}`, of which anything may be missing, also
+ * in a list of one.
+ */
 function* read(body: Buffer): Steps<Told> {
   if (!(yield* isUtf8InSteps(body))) return NOTHING;
-  const outer = yield* findMembersInSteps(body, ['error', 'request_id']);
+  const whole = yield* errorDocument(body);
+  if (whole === null) return NOTHING;
+  const document = body.subarray(whole.start, whole.end);
+  const outer = yield* findMembersInSteps(document, ['error', 'request_id']);
   if (outer.kind !== 'object') return NOTHING;
-  const requestId = stringAt(body, outer.members.get('request_id'));
+  const requestId = stringAt(document, outer.members.get('request_id'));
   const span = outer.members.get('error');
-  const error = span ? body.subarray(span.start, span.end) : body.subarray(0, 0);
+  const error = span ? document.subarray(span.start, span.end) : document.subarray(0, 0);
   const inner = yield* findMembersInSteps(error, ['type', 'message']);
   if (inner.kind !== 'object') return { ...NOTHING, requestId };
   const type = stringAt(error, inner.members.get('type'));

@@ -1,3 +1,4 @@
+import { type BodyAccount, counted } from '../../base/body-budget.ts';
 import { type Clock, uuidv7 } from '../../base/clock.ts';
 import { pacer } from '../../base/turns.ts';
 import type { PayloadRef, PayloadStore } from '../../payloads/payload-store.ts';
@@ -5,10 +6,10 @@ import { collectYoung } from '../../runtime/v8.ts';
 import { type CreateBody, type CreateLimits, createBodyReader } from './create-body.ts';
 
 export interface ReceiveDeps {
-  payloads: Pick<PayloadStore, 'writeStream'>;
+  payloads: Pick<PayloadStore, 'writeStream' | 'streamBytes'>;
   clock: Clock;
-  /** Told how many bytes of one request are in memory at most; throws to refuse them. */
-  reserve(bytes: number): void;
+  /** Counts what is in memory of the body, and what is kept of its requests. */
+  account: Pick<BodyAccount, 'part'>;
 }
 
 /** Requests that were checked, in an object of the store; or a body that names an upload, of which nothing is kept. */
@@ -39,7 +40,7 @@ export async function receiveRequests(
   limits: CreateLimits,
 ): Promise<ReceivedRequests> {
   const input: PayloadRef = { kind: 'input', id: uuidv7(deps.clock.now()) };
-  const reader = createBodyReader(limits, deps.reserve);
+  const reader = createBodyReader(limits, deps.account);
   const pace = pacer();
   let body = null as CreateBody | null;
   async function* checked(): AsyncGenerator<Uint8Array> {
@@ -57,7 +58,7 @@ export async function receiveRequests(
     if (body.kind === 'upload') throw new NamesUpload(body);
   }
   try {
-    await deps.payloads.writeStream(input, checked());
+    await deps.payloads.writeStream(input, counted(checked(), deps.account.part(), deps.payloads.streamBytes));
   } catch (error) {
     if (error instanceof NamesUpload) return error.body;
     throw error;

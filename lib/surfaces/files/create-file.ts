@@ -1,3 +1,4 @@
+import { type BodyAccount, type BodyBudget, counted } from '../../base/body-budget.ts';
 import { type Clock, uuidv7 } from '../../base/clock.ts';
 import { ApiError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
@@ -16,7 +17,9 @@ const FRAME_BYTES = 1024 * 1024;
 
 export interface CreateFileDeps extends UploadTurnDeps {
   db: Database;
-  payloads: Pick<PayloadStore, 'writeStream' | 'delete' | 'stream' | 'size'>;
+  payloads: Pick<PayloadStore, 'writeStream' | 'streamBytes' | 'delete' | 'stream' | 'size'>;
+  /** Counts what is on its way into the store. */
+  bodies: BodyBudget;
   clock: Clock;
   log: Log;
 }
@@ -35,11 +38,21 @@ export interface FileForm {
  * Makes a file of a form, streamed into the store, or of the upload that the form names. Fields may stand before the file
  * or behind it; what can be refused is refused as soon as it was read, and leaves nothing behind. Throws `body_too_large`
  * (413), `missing_required_parameter`, `invalid_value`, `unsupported_media_type`, and for an upload `not_found`,
- * `upload_used`, `upload_incomplete`.
+ * `upload_used`, `upload_incomplete`, `overloaded`.
  */
 export async function createFile(deps: CreateFileDeps, form: FileForm): Promise<FileRow> {
+  const account = deps.bodies.open(form.owner);
+  try {
+    return await fileOf(deps, form, account);
+  } finally {
+    account.close();
+  }
+}
+
+async function fileOf(deps: CreateFileDeps, form: FileForm, account: BodyAccount): Promise<FileRow> {
   const object = { kind: 'input', id: uuidv7(deps.clock.now()) } as const;
-  const { file, ...options } = await receive(deps, form, object);
+  const stored = (bytes: AsyncIterable<Uint8Array>) => counted(bytes, account.part(), deps.payloads.streamBytes);
+  const { file, ...options } = await receive(deps, form, object, stored);
   const made = {
     owner: form.owner,
     purpose: 'batch',
@@ -50,7 +63,8 @@ export async function createFile(deps: CreateFileDeps, form: FileForm): Promise<
   if (options.uploadId === null)
     throw new ApiError('missing_required_parameter', 'file is required', { param: 'file' });
   const filename = uploadName(options.filename);
-  return fileOfUpload(deps, { ...made, filename }, { uploadId: options.uploadId, maxFileBytes: form.maxFileBytes });
+  const { maxFileBytes } = form;
+  return fileOfUpload(deps, { ...made, filename }, { uploadId: options.uploadId, maxFileBytes, stored });
 }
 
 interface Received {
@@ -61,8 +75,13 @@ interface Received {
   filename: string | null;
 }
 
-/** Reads the form and stores its file. */
-async function receive(deps: CreateFileDeps, form: FileForm, object: NewFile['object']): Promise<Received> {
+/** Reads the form and stores its file. `stored` counts the bytes on their way. */
+async function receive(
+  deps: CreateFileDeps,
+  form: FileForm,
+  object: NewFile['object'],
+  stored: (bytes: AsyncIterable<Uint8Array>) => AsyncIterable<Uint8Array>,
+): Promise<Received> {
   const { contentType, contentLength, body, maxFileBytes } = form;
   const maxBytes = maxFileBytes + FRAME_BYTES;
   const tooLarge = () => fileTooLarge(contentLength, maxFileBytes);
@@ -82,7 +101,7 @@ async function receive(deps: CreateFileDeps, form: FileForm, object: NewFile['ob
         },
         async file(name, bytes) {
           const filename = storedName(name, 'file');
-          const length = await deps.payloads.writeStream(object, measured(bytes, maxFileBytes, tooLarge));
+          const length = await deps.payloads.writeStream(object, stored(measured(bytes, maxFileBytes, tooLarge)));
           sent.file = { filename, bytes: length };
         },
       },

@@ -19,6 +19,12 @@ export interface FromUploadDeps extends DiscardDeps, UploadTurnDeps {
   payloads: Pick<PayloadStore, 'writeStream' | 'delete' | 'stream' | 'size'>;
 }
 
+interface CopyOptions {
+  maxFileBytes: number;
+  /** Counts the bytes on their way into the store. */
+  stored(bytes: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array>;
+}
+
 const USED = 'upload was used before';
 
 /**
@@ -28,17 +34,17 @@ const USED = 'upload was used before';
 export function fileOfUpload(
   deps: FromUploadDeps,
   file: Omit<NewFile, 'bytes'>,
-  { uploadId, maxFileBytes }: { uploadId: string; maxFileBytes: number },
+  { uploadId, ...options }: CopyOptions & { uploadId: string },
 ): Promise<FileRow> {
   const key = { id: uploadId, owner: file.owner };
-  return inUploadTurn(deps, key, () => fileFrom(deps, key, file, maxFileBytes));
+  return inUploadTurn(deps, key, () => fileFrom(deps, key, file, options));
 }
 
 async function fileFrom(
   deps: FromUploadDeps,
   key: UploadKey,
   file: Omit<NewFile, 'bytes'>,
-  maxFileBytes: number,
+  { maxFileBytes, stored }: CopyOptions,
 ): Promise<FileRow> {
   const digest = createHash('sha256');
   const bytes = await readUpload<never, number>(deps, key, {
@@ -49,7 +55,7 @@ async function fileFrom(
       throw uploadUsed(USED); // only batches repeat answers
     },
     read: (source, length) =>
-      deps.payloads.writeStream(file.object, hashed(deps.payloads.stream(source, 0, length), digest)),
+      deps.payloads.writeStream(file.object, stored(hashed(deps.payloads.stream(source, 0, length), digest))),
   });
   const row = await recordFile(deps, file.object, () =>
     deps.db.transaction(async (tx) => {

@@ -1,10 +1,10 @@
 import { Buffer } from 'node:buffer';
 import { atOnce, piecesOf, type Steps } from '../../base/turns.ts';
 import type { FinalItem } from '../../batch/results/final-items.ts';
+import { errorDocument } from '../../json/members.ts';
 import { onOneLine } from '../../json/one-line.ts';
 import { bomLength } from '../../json/scan.ts';
 import { isUtf8InSteps } from '../../json/utf8.ts';
-import { startDocument, walkInSteps } from '../../json/walk.ts';
 import { hexOfUuid } from '../../model/public-id.ts';
 import { requestId } from '../../usage/query.ts';
 
@@ -65,9 +65,17 @@ function oneLine(json: Buffer): Steps<Buffer> {
   return onOneLine(json.subarray(bomLength(json)));
 }
 
+/** The JSON of an error body, taken out of a list of one; null for anything else. */
+function* errorJson(body: Buffer): Steps<Buffer | null> {
+  if (!(yield* isUtf8InSteps(body))) return null;
+  const span = yield* errorDocument(body, bomLength(body));
+  return span && (yield* onOneLine(body.subarray(span.start, span.end)));
+}
+
 /** JSON as it came; anything else as the text of an error; our own text where nothing was kept. */
 function* errorBody({ body, error }: FinalItem): Steps<Buffer[]> {
-  if (body !== null && (yield* isJson(body))) return [yield* oneLine(body)];
+  const json = body && (yield* errorJson(body));
+  if (json) return [json];
   if (body === null || body.length === 0) {
     return [Buffer.from(escaped(JSON.stringify({ error: { message: withoutPrefix(error) } })))];
   }
@@ -81,11 +89,6 @@ function* errorBody({ body, error }: FinalItem): Steps<Buffer[]> {
   add(decoder.decode());
   pieces.push(Buffer.from('"}}'));
   return pieces;
-}
-
-function* isJson(body: Buffer): Steps<boolean> {
-  if (!(yield* isUtf8InSteps(body))) return false;
-  return (yield* walkInSteps(startDocument(bomLength(body)), body)) >= 0;
 }
 
 function reasonOf({ state, errorKind, error }: FinalItem): { code: string; message: string } {

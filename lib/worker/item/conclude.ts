@@ -9,6 +9,7 @@ import type { ErrorKind, UsageFacts } from '../../model/usage-event.ts';
 import type { Candidate } from '../../routing/plan.ts';
 import { failureOf, nextBinding } from '../../upstream/attempt-policy.ts';
 import type { CallClass, CallResult } from '../../upstream/call-result.ts';
+import { MIN_SECRET_LENGTH } from '../../upstream/told-error.ts';
 import { price } from '../../usage/cost.ts';
 import { measure } from '../../usage/measure.ts';
 import { routeFacts } from './facts.ts';
@@ -28,19 +29,25 @@ const LOOK_AGAIN_MS = 60_000;
 const LOOK_AGAIN_MOST_MS = 600_000;
 
 /**
- * Classes that `max_attempts` runs again ("Retries and waits" in docs/spec/engine-guarantees.md: 429, 5xx, network and
- * unreachable).
+ * Classes that `max_attempts` runs again ("Retries and waits" in docs/spec/engine-guarantees.md: 408, 409, 425, 429, 5xx,
+ * network and unreachable).
  */
 const RETRYABLE: ReadonlySet<CallClass> = new Set<CallClass>([
   'rate_limit_short',
   'rate_limit_long',
   'server_error',
+  'transient',
   'network',
   'unreachable',
 ]);
 
 /** Classes of the failed rounds that end an item of the SDK surfaces ("How items of the SDK surfaces run"). */
-const FAILED_ROUND: ReadonlySet<CallClass> = new Set<CallClass>(['server_error', 'network', 'bad_response']);
+const FAILED_ROUND: ReadonlySet<CallClass> = new Set<CallClass>([
+  'server_error',
+  'transient',
+  'network',
+  'bad_response',
+]);
 /** Failed rounds after which such an item ends: while others of its model succeed, and anyhow. */
 const MAX_FAILED_BESIDE_OTHERS = 6;
 const MAX_FAILED = 12;
@@ -93,7 +100,7 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   const seconds = deps.itemTimeoutMs / 1000;
   const failure = timedOut
     ? { errorKind: 'timeout' as const, text: `timed out after ${seconds}s` }
-    : failureOf(last.result, last.candidate.host.name, seconds)!;
+    : failureOf(last.result, last.candidate.host.name, seconds, secretsOf(last))!;
   if (isKeyRefused(run, last)) {
     const paused = pause(deps, run.entry, spent, failure.text);
     if (paused !== null) return paused;
@@ -139,8 +146,10 @@ export function mayEndByRounds(run: Run): boolean {
   return failedRoundsOf(run) >= MAX_FAILED_BESIDE_OTHERS;
 }
 
-/** Shorter values are no secrets, and could stand in any text. */
-const MIN_SECRET_LENGTH = 16;
+/** The values of all keys that the item may have been sent with to this host. */
+function secretsOf({ candidate, key }: NonNullable<Run['last']>): (string | null)[] {
+  return [key.value, ...candidate.keys.map(({ value }) => value)];
+}
 
 /**
  * Whether the last answer repeats the key that it refuses, as some upstreams do; it is the operator's, and not for the

@@ -20,6 +20,8 @@ export interface Judged {
   /** The item's own `model` value, and where its values stand. */
   model: string;
   modelSpans: readonly (readonly [number, number])[];
+  /** The vectors that an answer of embeddings must have. */
+  inputs: number;
   /** Shared time (epoch ms) at which the credential must be looked at again. */
   validUntilMs: number;
 }
@@ -58,11 +60,12 @@ export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judg
     if (!credential.ok) {
       return { outcome: refused(item, 'credential', `credential no longer valid: ${credential.reason}`) };
     }
-    const peek = read ?? peekItem(body);
+    const peek = read ?? peekItem(body, asksForVectors(item));
     if (peek.kind === 'too_many_members') return invalid(item, `request body has more than ${MAX_MEMBERS} members`);
     if (peek.kind !== 'object') return invalid(item, 'request body must be a JSON object');
     if (peek.model === null || peek.model === '') return invalid(item, 'model is required');
     if (peek.stream) return invalid(item, 'stream must not be true', peek.model);
+    if (peek.background) return invalid(item, 'background must not be true', peek.model);
 
     const policy = policyOf(item.batch, catalog);
     const route = planRoute(routesOf(catalog), {
@@ -74,14 +77,17 @@ export function createJudge(deps: { catalog(): Catalog; nowMs(): number }): Judg
       return { outcome: refused(item, route.code, routeFailureText(route), failureFacts(route)) };
     }
     const { validUntilMs } = credential;
-    return {
-      judged: { item, body, catalog, plan: route, model: peek.model, modelSpans: peek.modelSpans, validUntilMs },
-    };
+    const { model, modelSpans, inputs } = peek;
+    return { judged: { item, body, catalog, plan: route, model, modelSpans, inputs, validUntilMs } };
   };
   return (item, body) => {
     if (body.length <= STEP_BYTES) return judge(item, body, null);
-    return inTurns(peekItemInSteps(body), body.length).then((peek) => judge(item, body, peek));
+    return inTurns(peekItemInSteps(body, asksForVectors(item)), body.length).then((peek) => judge(item, body, peek));
   };
+}
+
+function asksForVectors({ batch }: ClaimedItem): boolean {
+  return batch.shape === 'openai_embeddings';
 }
 
 function invalid(item: ClaimedItem, text: string, model?: string): ItemVerdict {

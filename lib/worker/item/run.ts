@@ -153,7 +153,7 @@ function noteFailure(run: Run, { breakerKey }: HostKey, { class: callClass }: Ca
 }
 
 function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signal: AbortSignal): Promise<CallResult> {
-  const { item, body, model, modelSpans } = run.entry;
+  const { item, body, model, modelSpans, inputs } = run.entry;
   const target = callTarget(candidate.adapter, candidate.host, key, item.batch);
   // Of duplicates only the last was judged, and an upstream may read the first: then every one is replaced.
   const asSent = candidate.wireName === model && modelSpans.length === 1;
@@ -162,6 +162,7 @@ function call(deps: RunDeps, run: Run, candidate: Candidate, key: HostKey, signa
     headers: target.headers as Record<string, string>,
     body: asSent ? [body] : replaceModel(body, modelSpans, candidate.wireName),
     adapter: candidate.adapter,
+    inputs,
     timeoutMs: Math.max(1, run.deadline - deps.clock.monotonic()),
     signal,
   });

@@ -25,7 +25,12 @@ export interface Answer {
 }
 
 /** One call of the native API as `ann`. */
-export async function call({ url }: At, method: string, path: string, body?: string | Buffer): Promise<Answer> {
+export async function call(
+  { url }: At,
+  method: string,
+  path: string,
+  body?: string | Buffer | FormData,
+): Promise<Answer> {
   const response = await fetch(url + path, {
     method,
     headers: { authorization: `Bearer ${KEYS.RELAY_KEY_ANN}` },

@@ -1,9 +1,11 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { createBodyBudget } from '../../../lib/base/body-budget.ts';
 import { isUuid, uuidv7Time } from '../../../lib/base/clock.ts';
 import type { Database } from '../../../lib/db/database.ts';
 import { StorageFull } from '../../../lib/payloads/payload-store.ts';
 import { createNativeApi, type NativeApi, WAYS } from '../../support/native-api.ts';
 
+const MIB = 1024 * 1024;
 const LIMIT = 64 * 1024;
 let api: NativeApi;
 let failWrite: Error | null = null;
@@ -311,4 +313,18 @@ test('submits also when the workers cannot be woken', async () => {
   } finally {
     await mute.close();
   }
+});
+
+test('counts the items of a submit in the memory of bodies', async () => {
+  const bodies = createBodyBudget(4 * MIB);
+  const small = await createNativeApi(() => ({ maxItems: 50_000, bodies }));
+  const submit = (requests: string) =>
+    small.call('node', { method: 'POST', path: '/v1/batches', body: `{"shape":"openai","requests":[${requests}]}` });
+  const text = `${'1,'.repeat(49_999)}1`;
+  const many = await submit(text);
+  expect([many.status, many.json.error.code]).toEqual([503, 'overloaded']);
+  expect(many.headers.get('retry-after')).toBe('5');
+  expect((await submit(`"${'x'.repeat(text.length)}"`)).status).toBe(202);
+  expect(bodies.held()).toBe(0);
+  await small.close();
 });

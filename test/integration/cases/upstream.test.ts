@@ -43,8 +43,9 @@ const FAULTS: [directive: string, error: string, status: number, kind: string][]
   ['null-200', 'upstream answered 200 with a body that is no response', 200, 'bad_response'],
   ['array-201', 'upstream answered 201 with a body that is no response', 201, 'bad_response'],
   ['string-200', 'upstream answered 200 with a body that is no response', 200, 'bad_response'],
-  ['error-in-200', 'upstream answered 200 with an error', 200, 'bad_response'],
-  ['error-in-202', 'upstream answered 202 with an error', 202, 'bad_response'],
+  ['error-in-200', 'upstream answered 200 with an error: slow down', 200, 'bad_response'],
+  ['error-in-202', 'upstream answered 202 with an error: slow down', 202, 'bad_response'],
+  ['refusal-in-200', 'upstream answered 200 with an error: no such engine', 200, 'bad_response'],
   ['cut', 'connection to upstream lost', 200, 'upstream_error'],
   ['cut-chunked', 'connection to upstream lost', 200, 'upstream_error'],
   ['reset', 'connection to upstream lost', 0, 'upstream_error'],
@@ -93,7 +94,8 @@ describe.each(WAYS)('over %s', (way) => {
     'case 10: an error inside a 200 fails the item in the shape %s too',
     async (shape) => {
       const { results } = await service.run(way, [{ model: 'error-in-200' }, { model: 'error-beside-200' }], { shape });
-      expect(results.map(({ error }) => error)).toEqual(['batch item: upstream answered 200 with an error', undefined]);
+      const text = 'batch item: upstream answered 200 with an error: slow down';
+      expect(results.map(({ error }) => error)).toEqual([text, undefined]);
     },
   );
 

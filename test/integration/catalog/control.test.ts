@@ -211,6 +211,8 @@ test('other methods and paths are 405 and 404 as everywhere', async () => {
   expect((await control.call('GET', '/no/such/path/at/all')).status).toBe(404);
   const huge = await control.call('POST', '/hosts', `"${'x'.repeat(1024 * 1024)}"`);
   expect([huge.status, huge.json.error.code]).toEqual([400, 'body_too_large']);
+  const token = await control.call('POST', '/tokens', `"${'x'.repeat(16 * 1024)}"`);
+  expect([token.status, token.json.error.code]).toEqual([400, 'body_too_large']);
 });
 
 describe('replacing', () => {

@@ -3,7 +3,7 @@ import { Agent, request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { PassThrough } from 'node:stream';
 import { pino } from 'pino';
-import { afterEach, expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
 import { createBodyBudget } from '../../../lib/base/body-budget.ts';
 import { ApiError } from '../../../lib/base/errors.ts';
 import { type ApiHandler, type ApiResult, bodyOf } from '../../../lib/http/event.ts';
@@ -405,4 +405,41 @@ test('says in one sentence that a port is taken', async () => {
       log: pino({ level: 'silent' }),
     }),
   ).rejects.toThrow(`cannot listen on 127.0.0.1:${port}: EADDRINUSE`);
+});
+
+test('runs the pipelined requests of a connection one after the other, in their order', async () => {
+  let running = 0;
+  let most = 0;
+  const { port } = await start(async (event) => {
+    most = Math.max(most, ++running);
+    await new Promise((resolve) => setTimeout(resolve, 1));
+    running--;
+    return json(200, { id: event.pathParameters?.id });
+  });
+  const get = (i: number) => `GET /things/${i} HTTP/1.1\r\nHost: x\r\n${i === 99 ? 'Connection: close\r\n' : ''}\r\n`;
+  const text = await raw(port, Array.from({ length: 100 }, (_, i) => get(i)).join(''));
+  expect([...text.matchAll(/"id":"(\d+)"/g)].map(([, id]) => Number(id))).toEqual(
+    Array.from({ length: 100 }, (_, i) => i),
+  );
+  expect(most).toBe(1);
+});
+
+test('runs none of the requests that wait behind one whose connection is gone', async () => {
+  const ran: (string | undefined)[] = [];
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const { port, seen } = await start(async (event) => {
+    ran.push(event.pathParameters?.id);
+    await promise;
+    return json(200, {});
+  });
+  const socket = connect(port, '127.0.0.1');
+  socket.write('GET /things/1 HTTP/1.1\r\nHost: x\r\n\r\nGET /things/2 HTTP/1.1\r\nHost: x\r\n\r\n');
+  await vi.waitUntil(() => ran.length === 1);
+  socket.destroy();
+  await once(socket, 'close');
+  await new Promise((later) => setTimeout(later, 50));
+  resolve();
+  await vi.waitUntil(() => seen.length === 2);
+  expect(ran).toEqual(['1']);
+  expect(seen.map(({ status }) => status)).toEqual([499, 499]);
 });

@@ -7,12 +7,14 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { uuidv7 } from '../../../lib/base/clock.ts';
 import { createFileStore } from '../../../lib/payloads/file-store.ts';
 import {
+  PAYLOAD_KINDS,
   PayloadNotFound,
   type PayloadRef,
   type PayloadStore,
   payloadKey,
   StorageFull,
 } from '../../../lib/payloads/payload-store.ts';
+import { createSpaceReserve } from '../../../lib/payloads/space-reserve.ts';
 
 let root: string;
 let store: PayloadStore;
@@ -39,6 +41,82 @@ async function files(): Promise<string[]> {
   const found = await readdir(join(root, 'payloads'), { recursive: true, withFileTypes: true });
   return found.filter((one) => one.isFile()).map((one) => one.name);
 }
+
+describe('the reserve of free space', () => {
+  const MIB = 1024 * 1024;
+  let space = { free: 0, total: 0 };
+  const keeping = (bytes: number | null) =>
+    createFileStore(
+      join(root, 'payloads'),
+      createSpaceReserve(root, bytes, async () => space),
+    );
+  const takes = async (of: PayloadStore, bytes = 1) => {
+    const taken: string[] = [];
+    for (const kind of PAYLOAD_KINDS) {
+      const wrote = of.write(ref(kind), [Buffer.alloc(bytes)]);
+      const streamed = of.writeStream(ref(kind), chunks('x'.repeat(bytes)));
+      const ends = await Promise.allSettled([wrote, streamed]);
+      for (const end of ends) if (end.status === 'rejected') expect(end.reason).toBeInstanceOf(StorageFull);
+      if (ends.every((end) => end.status === 'fulfilled')) taken.push(kind);
+      else expect(ends.map((end) => end.status)).toEqual(['rejected', 'rejected']);
+    }
+    return taken;
+  };
+
+  test('refuses new bodies first, results later, and answers of a group commit never', async () => {
+    const small = keeping(100 * MIB);
+    space = { free: 100 * MIB + 1, total: 1000 * MIB };
+    expect(await takes(small)).toEqual([...PAYLOAD_KINDS]);
+    space.free = 100 * MIB;
+    expect(await takes(small)).toEqual(['segment', 'result', 'index', 'output']);
+    space.free = 50 * MIB;
+    expect(await takes(small)).toEqual(['segment']);
+    space.free = 0;
+    expect(await takes(small)).toEqual(['segment']);
+    expect((await files()).filter((name) => name.startsWith('.tmp-'))).toEqual([]);
+  });
+
+  test('is 5 % of the file system and at most 1 GiB, unless it is given', async () => {
+    space = { free: 5 * MIB, total: 100 * MIB };
+    expect(await takes(keeping(null))).not.toContain('input');
+    space.free++;
+    expect(await takes(keeping(null))).toContain('input');
+    space = { free: 1025 * MIB, total: 1_000_000 * MIB };
+    expect(await takes(keeping(null))).toContain('input');
+    space.free = 1023 * MIB;
+    expect(await takes(keeping(null))).not.toContain('input');
+    space.free = 0;
+    expect(await takes(keeping(0), 0)).toContain('input');
+  });
+
+  test('ends a stream that would go far into it, and leaves nothing of it', async () => {
+    space = { free: 40 * MIB, total: 1000 * MIB };
+    const part = Buffer.alloc(MIB);
+    async function* filling() {
+      for (let i = 0; i < 100; i++) {
+        space.free -= part.length;
+        yield part;
+      }
+    }
+    await expect(keeping(20 * MIB).writeStream(ref('upload'), filling())).rejects.toThrow(StorageFull);
+    expect(space.free).toBeGreaterThan(0);
+    expect(await files()).toEqual([]);
+  });
+
+  test('asks the file system itself', async () => {
+    await mkdir(join(root, 'payloads'));
+    const all = createFileStore(join(root, 'payloads'), createSpaceReserve(root, Number.MAX_SAFE_INTEGER));
+    await expect(all.write(ref('input'), [Buffer.from('a')])).rejects.toThrow(StorageFull);
+    await all.write(ref('segment'), [Buffer.from('a')]);
+    const none = createFileStore(join(root, 'payloads'), createSpaceReserve(root, 1));
+    await none.write(ref('input'), [Buffer.from('a')]);
+  });
+
+  test('refuses nothing where the space cannot be read', async () => {
+    const blind = createSpaceReserve(join(root, 'nowhere'), Number.MAX_SAFE_INTEGER);
+    await createFileStore(join(root, 'payloads'), blind).write(ref('input'), [Buffer.from('a')]);
+  });
+});
 
 describe('a write', () => {
   test('joins its pieces in order, more than one system call takes, and leaves no temporary file', async () => {

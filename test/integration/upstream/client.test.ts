@@ -138,6 +138,9 @@ describe('a status', () => {
     ['status-401', 'auth'],
     ['status-403', 'forbidden'],
     ['status-404', 'client_error'],
+    ['status-408', 'transient'],
+    ['status-409', 'transient'],
+    ['status-425', 'transient'],
     ['status-413', 'client_error'],
     ['status-429', 'rate_limit_short'],
     ['retry-after-5', 'rate_limit_short'],
@@ -183,9 +186,18 @@ describe('a 2xx that is no response', () => {
     ['null-200', 'no_response'],
     ['array-200', 'no_response'],
     ['string-200', 'no_response'],
-    ['error-in-200', 'error_inside'],
+    ['refusal-in-200', 'error_inside'],
   ])('%s is a bad response: %s', async (model, badReason) => {
     expect(await call(model)).toMatchObject({ class: 'bad_response', badReason, parsed: undefined });
+  });
+
+  test('has the class of the code that it names', async () => {
+    expect(await call('error-in-200')).toMatchObject({
+      class: 'rate_limit_short',
+      status: 200,
+      badReason: 'error_inside',
+      message: 'slow down',
+    });
   });
 });
 

@@ -1,6 +1,7 @@
+import { Readable } from 'node:stream';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { createBodyBudget } from '../../../lib/base/body-budget.ts';
+import { counted, createBodyBudget, reserveFor } from '../../../lib/base/body-budget.ts';
 
 const refusal = (work: () => void): string | null => {
   try {
@@ -66,4 +67,30 @@ test('never holds more than the cap, nor lets one owner take more than it leaves
       expect(budget.held()).toBe(0);
     }),
   );
+});
+
+test('counts the parts of a request for themselves, and frees them together', () => {
+  const budget = createBodyBudget(100);
+  const account = budget.open('ann');
+  const stream = account.part();
+  account.reserve(40);
+  stream(30);
+  stream(20);
+  account.reserve(60);
+  expect(budget.held()).toBe(90);
+  expect(refusal(() => stream(41))).toBe('overloaded');
+  account.close();
+  expect(budget.held()).toBe(0);
+});
+
+test('counts of a stream what may be on its way, in steps, and all of it beyond a few of them', async () => {
+  const MIB = 1024 * 1024;
+  const reserved: number[] = [];
+  const chunks = Array.from({ length: 6 }, () => Buffer.alloc(MIB));
+  const source = counted(Readable.from(chunks), (bytes) => void reserved.push(bytes / MIB), 10 * MIB);
+  const passed: Uint8Array[] = [];
+  for await (const chunk of source) passed.push(chunk);
+  expect(passed).toEqual(chunks);
+  expect(reserved).toEqual([1, 2, 3, 4, 10, 10]);
+  expect(reserveFor(1, 100)).toBe(100);
 });

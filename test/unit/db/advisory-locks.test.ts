@@ -16,6 +16,7 @@ test('the numbers of the locks differ, and are those of every release', () => {
     migrations: '7309034661',
     dataDirOwner: '7309034662',
     signingKeys: '7309034663',
+    validationTurns: '7309034664',
   });
 });
 

@@ -91,17 +91,19 @@ describe('whoever reads many bytes stops at least as often as there are steps in
   const readers: Record<string, (bytes: Buffer) => Steps<unknown>> = {
     'a native submit': (bytes) => sliceInSteps(bytes, 10, []),
     'an item in the worker': peekItemInSteps,
+    'an item of embeddings': (bytes) => peekItemInSteps(bytes, true),
     'an answer': (bytes) => readLargeAnswer('openai', bytes),
+    'an answer of embeddings': (bytes) => readLargeAnswer('openai_embeddings', bytes),
     'an error body': (bytes) => findMembersInSteps(bytes, ['error']),
     'the body of an OpenAI line': (bytes) => {
       const check = inputCheck('/v1/responses');
       const head = '{"custom_id":"a","method":"POST","url":"/v1/responses","body":';
       return pushed(check.push, Buffer.from(head), bytes, Buffer.from('}\n'));
     },
-    'an Anthropic create': (bytes) => createBodyReader(CREATE_LIMITS, () => {}).push(bytes),
+    'an Anthropic create': (bytes) => createBodyReader(CREATE_LIMITS).push(bytes),
     'the params of an Anthropic create': (bytes) =>
       pushed(
-        createBodyReader(CREATE_LIMITS, () => {}).push,
+        createBodyReader(CREATE_LIMITS).push,
         Buffer.from('{"requests":[{"custom_id":"a","params":'),
         bytes,
         Buffer.from('}]}'),

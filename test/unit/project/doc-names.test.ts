@@ -20,7 +20,9 @@ function missingPaths(markdown: string): string[] {
   );
 }
 
-/** Names that a document places in a file, as `name` in `lib/file.ts` (or two names), and that the file does not have. */
+/**
+ * Names that a document places in a file, as `name` in `lib/file.ts` (or two names), and that the file does not have.
+ */
 function missingNames(markdown: string): string[] {
   const placed = [...markdown.matchAll(/((?:`\w+` and )?`\w+`) in\s+`((?:lib|handlers|bin)\/[\w./-]+\.ts)`/g)];
   return placed.flatMap(([, names, path]) => {

@@ -30,6 +30,8 @@ describe('peeking at an item', () => {
       modelIs: 'string',
       modelSpans: [[51, 59]],
       stream: false,
+      background: false,
+      inputs: 1,
     });
   });
 
@@ -45,6 +47,40 @@ describe('peeking at an item', () => {
     expect(peek('{"stream":null,"stream":true}')).toMatchObject({ stream: true });
     expect(peek('{"model":"a","model":1}')).toMatchObject({ model: null, modelIs: 'not_string' });
   });
+
+  test('takes background for true as it takes stream', () => {
+    expect(peek('{"background":true,"stream":false}')).toMatchObject({ background: true, stream: false });
+    for (const value of ['false', '"true"', '"transparent"', '1', 'null', '[true]', '{"background":true}']) {
+      expect(peek(`{"background":${value}}`)).toMatchObject({ background: false });
+    }
+    expect(peek('{"background":true,"background":false}')).toMatchObject({ background: false });
+  });
+
+  test.each([
+    ['"a text"', 1],
+    ['["a"]', 1],
+    ['["a","b","c"]', 3],
+    ['[1,2,3]', 1],
+    ['[-1,2]', 1],
+    ['[[1,2],[3]]', 2],
+    ['[{"type":"text"},{"type":"text"}]', 2],
+    ['[]', 0],
+    ['{"a":1,"b":2}', 1],
+    ['null', 1],
+    ['["a","b"],"input":"c"', 1],
+    ['"c","input":["a","b"]', 2],
+    ['["a","b"],"other":[1,2,3,4]', 2],
+  ])('counts the vectors that the input %s asks for: %i', (input, expected) => {
+    for (const found of inBoth(`{"model":"a","input":${input},"x":{"input":["a","b"]}}`, true)) {
+      expect(found).toMatchObject({ inputs: expected });
+    }
+    for (const found of inBoth('{"model":"a"}', true)) expect(found).toMatchObject({ inputs: 1 });
+  });
+
+  const inBoth = (text: string, countInputs: boolean) => [
+    peekItem(Buffer.from(text), countInputs),
+    atOnce(peekItemInSteps(Buffer.from(text), countInputs)),
+  ];
 
   test.each([
     ['{}', 'missing'],

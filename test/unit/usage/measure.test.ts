@@ -15,7 +15,7 @@ function partsOf(adapter: Adapter, text: string): unknown {
   return answer.kind === 'object' ? answer.parts : undefined;
 }
 
-const ODD = ['12', -1, 1.5, null, true, 1e300, 2 ** 53, [], {}, -0.5];
+const ODD = ['12', -1, 1.5, true, 1e300, 2 ** 53, [], {}, -0.5];
 
 describe('token counts', () => {
   test('a chat answer is split into disjoint prompt parts and parts of its output', () => {
@@ -49,6 +49,67 @@ describe('token counts', () => {
     expect(tokensOf('openai_responses', { output_tokens: 4 })).toEqual({ output: 4 });
     expect(tokensOf('anthropic', { input_tokens: 0, cache_read_input_tokens: 9 })).toEqual({ cache_read: 9 });
     expect(tokensOf('openai_embeddings', { prompt_tokens: 8, total_tokens: 8 })).toEqual({ input: 8 });
+  });
+
+  test.each(['openai', 'openai_responses', 'anthropic'] as const)('of %s that are null are absent', (adapter) => {
+    const names = adapter === 'openai' ? ['prompt_tokens', 'completion_tokens'] : ['input_tokens', 'output_tokens'];
+    const usage = (input: unknown, output: unknown, more: object = {}) =>
+      tokensOf(adapter, { [names[0]!]: input, [names[1]!]: output, ...more });
+    expect(usage(3, null)).toEqual({ input: 3 });
+    expect(usage(null, 4)).toEqual({ output: 4 });
+    expect(usage(null, null)).toBeNull();
+    const nulls = {
+      prompt_tokens_details: { cached_tokens: null, audio_tokens: null },
+      completion_tokens_details: { reasoning_tokens: null, accepted_prediction_tokens: null },
+      input_tokens_details: { cached_tokens: null },
+      output_tokens_details: { reasoning_tokens: null, thinking_tokens: null },
+      cache_creation: { ephemeral_5m_input_tokens: null, ephemeral_1h_input_tokens: null },
+      server_tool_use: { web_search_requests: null },
+      total_tokens: null,
+      cached_tokens: null,
+      prompt_cache_hit_tokens: null,
+      cache_read_input_tokens: null,
+      cache_creation_input_tokens: null,
+    };
+    expect(usage(3, 4, nulls)).toEqual({ input: 3, output: 4 });
+  });
+
+  test.each([
+    ['openai', 'prompt_tokens', 'completion_tokens', 'completion_tokens_details'],
+    ['openai_responses', 'input_tokens', 'output_tokens', 'output_tokens_details'],
+  ] as const)('the total of %s says what stands beside', (adapter, input, output, details) => {
+    const usage = (prompt: unknown, completion: unknown, total: unknown, reasoning?: unknown, cached?: number) =>
+      tokensOf(adapter, {
+        [input]: prompt,
+        [output]: completion,
+        total_tokens: total,
+        [details]: reasoning === undefined ? null : { reasoning_tokens: reasoning },
+        [`${input}_details`]: { cached_tokens: cached },
+      });
+    // Reasoning beside the output, and inside.
+    expect(usage(30, 10, 130, 90)).toEqual({ input: 30, output: 100, reasoning: 90 });
+    expect(usage(30, 100, 130, 90)).toEqual({ input: 30, output: 100, reasoning: 90 });
+    expect(usage(30, 100, undefined, 90)).toEqual({ input: 30, output: 100, reasoning: 90 });
+    expect(usage(30, 10, 130, 90, 20)).toEqual({ input: 10, cache_read: 20, output: 100, reasoning: 90 });
+    // In the total alone.
+    expect(usage(30, 10, 130)).toEqual({ input: 30, output: 100, reasoning: 90 });
+    expect(usage(30, 0, 130)).toEqual({ input: 30, output: 100, reasoning: 100 });
+    // Something else, that nobody explains, is not counted.
+    expect(usage(30, 10, 130, 0)).toEqual({ input: 30, output: 10 });
+    expect(usage(30, 10, 130, 5)).toEqual({ input: 30, output: 10, reasoning: 5 });
+    expect(usage(30, 10, 39)).toEqual({ input: 30, output: 10 });
+    // The cache beside the prompt.
+    expect(usage(30, 10, 1040, undefined, 1000)).toEqual({ input: 30, cache_read: 1000, output: 10 });
+    expect(usage(30, 10, 60, 0, 20)).toEqual({ input: 30, cache_read: 20, output: 10 });
+    expect(usage(30, 10, 65, 5, 20)).toEqual({ input: 30, cache_read: 20, output: 15, reasoning: 5 });
+    expect(usage(30, 10, 40, undefined, 1000)).toBeNull();
+    // What is missing.
+    expect(usage(null, 10, 40)).toEqual({ input: 30, output: 10 });
+    expect(usage(30, null, 40)).toEqual({ input: 30, output: 10 });
+    expect(usage(30, null, 20)).toEqual({ input: 30 });
+    // A total that cannot be read says nothing.
+    for (const odd of ODD) expect(usage(30, 10, odd, 5)).toEqual({ input: 30, output: 10, reasoning: 5 });
+    expect(usage(30, null, 'many')).toBeNull();
   });
 
   test('details that are null are absent, and Anthropic says null for no cache', () => {
@@ -169,6 +230,9 @@ describe('token counts', () => {
       'cache_read_input_tokens',
       'reasoning_tokens',
       'ephemeral_5m_input_tokens',
+      'total_tokens',
+      'prompt_cache_hit_tokens',
+      'prompt_cache_miss_tokens',
     ];
     const value = fc.oneof(fc.nat(), fc.jsonValue(), fc.double(), fc.maxSafeInteger());
     const usage = fc.dictionary(

@@ -24,6 +24,7 @@ export type FaultCode =
   | 'too_many_tasks'
   | 'invalid_custom_id'
   | 'stream_not_supported'
+  | 'background_not_supported'
   | 'too_many_pending'
   | 'input_file_unreadable';
 
@@ -43,6 +44,7 @@ export const lineFaults = {
   customIdNotString: fault('invalid_custom_id', "Invalid type for 'custom_id': expected a string.", 'custom_id'),
   method: fault('invalid_method', "Invalid method: only 'POST' is supported in a batch.", 'method'),
   stream: fault('stream_not_supported', 'Streaming is not supported in the Batch API.', 'body.stream'),
+  background: fault('background_not_supported', 'background must not be true', 'body.background'),
   missing: (param: string) => fault('missing_required_parameter', `Missing required parameter: '${param}'.`, param),
   url: (endpoint: string) =>
     fault(

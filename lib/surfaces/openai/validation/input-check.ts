@@ -1,6 +1,7 @@
 import { Buffer } from 'node:buffer';
 import { createHash, hash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
+import { type BodyAccount, UNCOUNTED } from '../../../base/body-budget.ts';
 import { cutText } from '../../../base/errors.ts';
 import { crc32InSteps, piecesOf, STEP_BYTES, type Steps } from '../../../base/turns.ts';
 import { type Spans, spanList } from '../../../json/spans.ts';
@@ -15,6 +16,12 @@ import { type LineBytes, lineReader } from './line-reader.ts';
  */
 const MAX_REQUESTS = 50_000;
 export const MAX_LINE_BYTES = 32 * 1024 * 1024;
+
+/**
+ * The number of these rules. A file that was checked once is not checked again for its endpoint: raise it whenever a file
+ * may come to something else, or files keep what an earlier release found.
+ */
+export const CHECK_RULES = 1;
 
 /** The result of reading an input file. The other members count only without faults. */
 export interface CheckedInput {
@@ -37,6 +44,8 @@ export interface InputCheck {
   end(): Steps<CheckedInput>;
 }
 
+/** The memory of a line until its item is recorded: the key of its custom_id, its place and its checksum. */
+const LINE_BYTES = 320;
 const LF = Buffer.from('\n');
 /** A custom_id in a duplicate's message is cut anyway: a longer one is not even decoded. */
 const MAX_SHOWN_BYTES = 1024;
@@ -44,13 +53,15 @@ const MAX_SHOWN_BYTES = 1024;
 const MAX_MODEL_CHARS = 1024;
 const BACKSLASH = 0x5c;
 
-/** A check for a batch with this endpoint. */
-export function inputCheck(endpoint: string): InputCheck {
-  const reader = lineReader(MAX_LINE_BYTES);
+/** A check for a batch with this endpoint. `account` counts what is in memory of the file. */
+export function inputCheck(endpoint: string, account: Pick<BodyAccount, 'part'> = UNCOUNTED): InputCheck {
+  const reader = lineReader(MAX_LINE_BYTES, account.part());
   const spans = spanList();
   const crcs = new Uint32Array(MAX_REQUESTS);
   const faults: Fault[] = [];
   const firstLines = new Map<string, number>();
+  const reserveLines = account.part();
+  let reserved = 64;
   let customIds: Buffer[] = [];
   let requests = 0;
   let firstModel: Buffer | null = null;
@@ -68,6 +79,10 @@ export function inputCheck(endpoint: string): InputCheck {
   function* check({ bytes, offset, line }: LineBytes): Steps<void> {
     if (++requests > MAX_REQUESTS || faults.length === MAX_FAULTS) return;
     if (bytes === null) return report(line, lineFaults.tooLong(MAX_LINE_BYTES));
+    if (requests > reserved) {
+      reserved *= 2;
+      reserveLines(reserved * LINE_BYTES);
+    }
     const isLong = bytes.length > STEP_BYTES;
     const read = isLong ? yield* readInputLineInSteps(bytes, endpoint) : readInputLine(bytes, endpoint);
     const { faults: found, customId, body, model } = read;

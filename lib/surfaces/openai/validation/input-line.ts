@@ -19,6 +19,7 @@ export interface InputLine {
 const QUOTE = 0x22;
 const OPEN_BRACE = 0x7b;
 const BACKSLASH = 0x5c;
+const LOWER_T = 0x74;
 
 /** Longer text is neither a method nor an endpoint. */
 const MAX_TEXT_BYTES = 1024;
@@ -26,8 +27,8 @@ const MAX_TEXT_BYTES = 1024;
 /**
  * Checks a line `{"custom_id","method":"POST","url","body"}` in one pass over its bytes, and reports all that is wrong with
  * it. Further members are ignored, and of duplicates the last one counts, as for JSON.parse. `line` has no white space
- * around. Except `stream`, the body is judged when the item runs, `model` too. In one go, so only for lines of few
- * steps.
+ * around. Except `stream` and `background`, the body is judged when the item runs, `model` too. In one go, so only for
+ * lines of few steps.
  */
 export function readInputLine(line: Buffer, endpoint: string): InputLine {
   if (!isUtf8(line)) return nothing(lineFaults.notUtf8);
@@ -47,10 +48,19 @@ function nothing(fault: LineFault): InputLine {
 }
 
 const LINE_MEMBERS = ['body', 'custom_id', 'method', 'url'] as const;
-const BODY_MEMBERS = ['model', 'stream'] as const;
+const BODY_MEMBERS = ['model', 'stream', 'background'] as const;
 
 function startLine(line: Buffer): { walk: Walk; found: Found } {
-  const found: Found = { members: 0, custom_id: null, method: null, url: null, body: null, model: null, stream: null };
+  const found: Found = {
+    members: 0,
+    custom_id: null,
+    method: null,
+    url: null,
+    body: null,
+    model: null,
+    stream: null,
+    background: null,
+  };
   let member: (typeof LINE_MEMBERS)[number] | undefined;
   let inBody: (typeof BODY_MEMBERS)[number] | undefined;
   const walk = startDocument(0, 2, {
@@ -65,6 +75,7 @@ function startLine(line: Buffer): { walk: Walk; found: Found } {
       if (member !== 'body') return;
       found.model = null;
       found.stream = null;
+      found.background = null;
     },
     value(start, end, depth) {
       const name = depth === 1 ? member : inBody;
@@ -83,13 +94,14 @@ interface Found {
   body: Span | null;
   model: Span | null;
   stream: Span | null;
+  background: Span | null;
 }
 
 function judge(line: Buffer, endpoint: string, walk: Walk, found: Found): InputLine {
   if (!isObject(walk, line)) return nothing(lineFaults.notObject);
   if (found.members > MAX_MEMBERS) return nothing(lineFaults.tooManyMembers);
   const faults: LineFault[] = [];
-  const { custom_id: customId, method, url, body, model, stream } = found;
+  const { custom_id: customId, method, url, body, model, stream, background } = found;
   const isString = (span: Span | null): span is Span => span !== null && line[span.start] === QUOTE;
 
   if (customId === null) faults.push(lineFaults.missing('custom_id'));
@@ -100,7 +112,9 @@ function judge(line: Buffer, endpoint: string, walk: Walk, found: Found): InputL
   else if (!textIs(line, url, endpoint)) faults.push(lineFaults.url(endpoint));
   if (body === null) faults.push(lineFaults.missing('body'));
   else if (line[body.start] !== OPEN_BRACE) faults.push(lineFaults.bodyNotObject);
-  if (stream !== null && line[stream.start] === 0x74) faults.push(lineFaults.stream); // of valid values only `true`
+  const isTrue = (span: Span | null) => span !== null && line[span.start] === LOWER_T; // of valid values only `true`
+  if (isTrue(stream)) faults.push(lineFaults.stream);
+  if (isTrue(background)) faults.push(lineFaults.background);
   return { faults, customId: isString(customId) ? customId : null, body, model: isString(model) ? model : null };
 }
 

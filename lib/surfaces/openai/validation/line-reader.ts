@@ -1,4 +1,5 @@
 import { Buffer } from 'node:buffer';
+import { type Reserve, reserveFor } from '../../../base/body-budget.ts';
 import { lineScanner } from '../../../json/lines.ts';
 
 /** A line that is not blank. */
@@ -26,8 +27,9 @@ const SLACK_BYTES = 1024;
  * A reader at the start of a file; lines as `lineScanner` finds them, of at most `maxBytes`. A line that comes whole in one
  * chunk is not copied. One that does not is put together in a buffer of its own, which has the largest size from the
  * start. Its memory is touched only as far as lines reach, and joining pieces would occupy up to twice a line's size.
+ * `reserve` counts it.
  */
-export function lineReader(maxBytes: number): LineReader {
+export function lineReader(maxBytes: number, reserve: Reserve = () => {}): LineReader {
   const scanner = lineScanner();
   let buffer: Buffer | null = null;
   let base = 0; // absolute offset of the current chunk
@@ -39,6 +41,7 @@ export function lineReader(maxBytes: number): LineReader {
     buffer ??= Buffer.allocUnsafeSlow(maxBytes + SLACK_BYTES);
     if (kept + bytes.length > buffer.length) overflowed = true;
     if (overflowed) return;
+    reserve(reserveFor(kept + bytes.length, maxBytes));
     bytes.copy(buffer, kept);
     kept += bytes.length;
   };

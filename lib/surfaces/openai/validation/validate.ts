@@ -1,24 +1,31 @@
+import type { BodyAccount, BodyBudget } from '../../../base/body-budget.ts';
 import { uuidv7 } from '../../../base/clock.ts';
 import { ApiError, reasonOf, Undone } from '../../../base/errors.ts';
 import { pacer } from '../../../base/turns.ts';
 import type { CompactDeps } from '../../../batch/results/compact.ts';
-import { type PreparedBatch, type RecordDeps, recordBatch } from '../../../batch/submit/record.ts';
+import { itemsAt, itemsOf, type NewItems } from '../../../batch/submit/record.sql.ts';
+import { type PreparedBatch, type RecordDeps, recordBatch, refuseOverPending } from '../../../batch/submit/record.ts';
 import { PayloadNotFound, type PayloadRef } from '../../../payloads/payload-store.ts';
 import { type BatchEndpoint, shapeOf } from '../endpoints.ts';
+import type { StoredFault } from '../openai-batches.sql.ts';
+import { findCheck, findCheckedRequests } from './earlier-check.sql.ts';
 import { type Fault, fileFaults } from './faults.ts';
-import { type CheckedInput, inputCheck } from './input-check.ts';
+import { CHECK_RULES, type CheckedInput, inputCheck } from './input-check.ts';
 import {
   endCancelled,
   endValidation,
   renewValidation,
   startOpenaiBatch,
   VALIDATION_LEASE_SECONDS,
+  type ValidationEnd,
   type ValidationJob,
 } from './validation.sql.ts';
 
 export interface ValidateDeps extends CompactDeps, RecordDeps {
   db: CompactDeps['db'];
   payloads: CompactDeps['payloads'];
+  /** Counts what is in memory of an input file, for the owner of the batch. */
+  bodies: BodyBudget;
   /** Null when the payload store is the one of this database, else why not: what is missing in another one is not lost. */
   checkStore(): Promise<string | null>;
 }
@@ -41,14 +48,38 @@ export class NoLongerOurs extends Undone {
 }
 
 /**
- * Validates one batch whose lease is ours, from the stream of its input: it fails with all that is wrong with it, or
- * gets its items and runs. The lease is renewed on the way, in `job`. Throws NoLongerOurs, the signal's reason, or what
- * the store and the database throw: then nothing has changed and it is to be tried again.
+ * Validates one batch whose lease is ours, by an earlier check of its file or from the stream of its input. It fails with
+ * all that is wrong with the file, or gets its items and runs. The lease is renewed on the way, in `job`. Throws
+ * NoLongerOurs, the signal's reason, `overloaded`, or what the store and the database throw: then nothing has changed and
+ * it is to be tried again.
  */
 export async function validateBatch(deps: ValidateDeps, job: ValidationJob, signal: AbortSignal): Promise<void> {
+  const account = deps.bodies.open(job.attribution.owner);
+  try {
+    await validate(deps, job, account, signal);
+  } finally {
+    account.close();
+  }
+}
+
+/** The dependencies of a check. */
+interface CheckWay {
+  /** Where the custom ids are written to. */
+  customIds: PayloadRef;
+  /** Counts what is in memory. */
+  account: BodyAccount;
+  /** Renews the lease; throws when the batch is no longer ours. */
+  alive(): Promise<void>;
+}
+
+async function validate(
+  deps: ValidateDeps,
+  job: ValidationJob,
+  account: BodyAccount,
+  signal: AbortSignal,
+): Promise<void> {
   if (job.cancelling) return endCancelled(deps.db, job.id);
   if (job.left_seconds <= 0) return ours(endValidation(deps.db, job, { status: 'expired' }));
-  const fail = (errors: Fault[]) => ours(endValidation(deps.db, job, { status: 'failed', errors }));
 
   const startedAt = deps.clock.monotonic();
   let renewedAt = startedAt;
@@ -61,16 +92,12 @@ export async function validateBatch(deps: ValidateDeps, job: ValidationJob, sign
     renewedAt = deps.clock.monotonic();
   };
   const customIds: PayloadRef = { kind: 'custom_ids', id: uuidv7(deps.clock.now()) };
-  const checked = await checkInput(deps, job, customIds, alive).catch(async (error) => {
+  const checked = await usable(deps, job, { customIds, account, alive }).catch(async (error) => {
     const lost = error instanceof PayloadNotFound && job.age_seconds > MISSING_SECONDS;
-    if (lost && (await deps.checkStore()) === null) return fileFaults.unreadable;
+    if (lost && (await deps.checkStore()) === null) return UNREADABLE;
     throw error;
   });
-  if ('code' in checked) return fail([checked]);
-  if (checked.faults.length > 0) {
-    await discard(deps, customIds);
-    return fail(checked.faults);
-  }
+  if ('status' in checked) return ours(endValidation(deps.db, job, checked));
 
   await alive();
   const leftSeconds = job.left_seconds - (deps.clock.monotonic() - startedAt) / 1000;
@@ -78,16 +105,77 @@ export async function validateBatch(deps: ValidateDeps, job: ValidationJob, sign
     await recordBatch(deps, {
       row: rowOf(job, customIds.id, leftSeconds),
       items: checked.items,
-      crcs: checked.crcs,
       idempotency: null,
       objects: [customIds],
       within: async (tx) => {
-        if (!(await startOpenaiBatch(tx, job, checked.model))) throw new NoLongerOurs();
+        const start = { model: checked.model, rules: CHECK_RULES };
+        if (!(await startOpenaiBatch(tx, job, start))) throw new NoLongerOurs();
       },
     });
   } catch (error) {
-    if (!(error instanceof ApiError && error.code === 'too_many_pending')) throw error;
-    await fail([fileFaults.tooManyPending(error.message)]);
+    await ours(endValidation(deps.db, job, overPending(error, checked.items.count)));
+  }
+}
+
+/** The parts that a batch is made of. */
+interface UsableInput {
+  items: NewItems;
+  model: string | null;
+}
+
+const UNREADABLE: ValidationEnd = { status: 'failed', errors: [fileFaults.unreadable] };
+
+/**
+ * The result of the file's check, by an earlier check or one of its own, with the custom_ids written; or how the batch
+ * ends. The batch of an owner without room for the requests fails before the file is read once more.
+ */
+async function usable(deps: ValidateDeps, job: ValidationJob, way: CheckWay): Promise<UsableInput | ValidationEnd> {
+  const { customIds, alive } = way;
+  const failed = (errors: Fault[] | StoredFault[]) => ({ status: 'failed', errors, rules: CHECK_RULES }) as const;
+  const earlier = await findCheck(deps.db, job, CHECK_RULES);
+  if (earlier?.passed === false) return failed(earlier.faults);
+  const requests = earlier?.batch.count ?? (await findCheckedRequests(deps.db, job, CHECK_RULES));
+  try {
+    if (requests !== null) await refuseOverPending(deps, deps.db, job.attribution.owner, requests);
+  } catch (error) {
+    return overPending(error, requests!);
+  }
+  await deps.payloads.size(inputOf(job)); // lost bytes fail the batch, not each of its items
+  if (earlier !== null && (await copyCustomIds(deps, earlier.batch.customIdsId, customIds, alive))) {
+    return { items: itemsOf(earlier.batch), model: earlier.batch.model };
+  }
+  const { faults, items, crcs, model } = await checkInput(deps, job, way);
+  if (faults.length === 0) return { items: itemsAt(items, crcs), model };
+  await discard(deps, customIds);
+  return failed(faults);
+}
+
+/** The end of a batch that its owner has no room for; throws any other error again. */
+function overPending(error: unknown, requests: number): ValidationEnd {
+  if (!(error instanceof ApiError && error.code === 'too_many_pending')) throw error;
+  return { status: 'failed', errors: [fileFaults.tooManyPending(error.message)], rules: CHECK_RULES, requests };
+}
+
+/** Copies them, since an object belongs to one batch. False when the earlier batch was deleted meanwhile. */
+async function copyCustomIds(
+  { payloads }: ValidateDeps,
+  from: string,
+  to: PayloadRef,
+  alive: () => Promise<void>,
+): Promise<boolean> {
+  const earlier: PayloadRef = { kind: 'custom_ids', id: from };
+  async function* copied(length: number): AsyncGenerator<Buffer> {
+    for await (const chunk of payloads.stream(earlier, 0, length)) {
+      await alive();
+      yield chunk;
+    }
+  }
+  try {
+    await payloads.writeStream(to, copied(await payloads.size(earlier)));
+    return true;
+  } catch (error) {
+    if (error instanceof PayloadNotFound) return false;
+    throw error;
   }
 }
 
@@ -95,12 +183,11 @@ export async function validateBatch(deps: ValidateDeps, job: ValidationJob, sign
 async function checkInput(
   { payloads }: ValidateDeps,
   job: ValidationJob,
-  customIds: PayloadRef,
-  alive: () => Promise<void>,
+  { customIds, account, alive }: CheckWay,
 ): Promise<CheckedInput> {
-  const check = inputCheck(job.endpoint);
+  const check = inputCheck(job.endpoint, account);
   const pace = pacer();
-  const input: PayloadRef = { kind: 'input', id: job.object_id };
+  const input = inputOf(job);
   const size = await payloads.size(input);
   let checked: CheckedInput | null = null;
   async function* found(): AsyncGenerator<Buffer> {
@@ -117,6 +204,10 @@ async function checkInput(
   }
   await payloads.writeStream(customIds, found());
   return checked!;
+}
+
+function inputOf(job: ValidationJob): PayloadRef {
+  return { kind: 'input', id: job.object_id };
 }
 
 function rowOf(job: ValidationJob, customIdsId: string, leftSeconds: number): PreparedBatch['row'] {

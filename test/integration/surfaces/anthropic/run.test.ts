@@ -43,7 +43,7 @@ describe.each(WAYS)('message batches that a worker runs, over %s', (way) => {
     const id = await create({
       good: { model: 'any', max_tokens: 1 },
       refused: { model: 'status-404' },
-      inside: { model: 'error-in-200' },
+      inside: { model: 'refusal-in-200' },
       page: { model: 'html-400' },
       streamed: { model: 'any', stream: true },
       unknown: { model: 'no-such-model' },
@@ -59,7 +59,7 @@ describe.each(WAYS)('message batches that a worker runs, over %s', (way) => {
       .map(([name, { error }]) => [name, error.error.type, error.error.message]);
     expect(errors).toEqual([
       ['refused', 'not_found_error', 'status 404 asked for'],
-      ['inside', expect.stringMatching(/_error$/), expect.any(String)],
+      ['inside', 'invalid_request_error', 'no such engine'],
       ['page', 'invalid_request_error', 'upstream status 400'],
       ['streamed', 'invalid_request_error', 'stream must not be true'],
       ['unknown', 'not_found_error', expect.stringContaining('no-such-model')],

@@ -148,14 +148,14 @@ describe('a validation', () => {
     // The lost one's own statements still find a row that waits, but not its lease.
     const mine = (await claimValidation(db))!;
     expect(await renewValidation(db, lost)).toBeNull();
-    expect(await startOpenaiBatch(db, lost, null)).toBe(false);
+    expect(await startOpenaiBatch(db, lost, { model: null, rules: 1 })).toBe(false);
     expect(await endValidation(db, lost, { status: 'expired' })).toBe(false);
     const renewed = await renewValidation(db, mine);
     expect(renewed).not.toBeNull();
     await leaseOut(id);
     await api.validator.run();
     expect((await api.get(id)).status).toBe('in_progress');
-    expect(await startOpenaiBatch(db, { ...mine, lease: renewed! }, null)).toBe(false);
+    expect(await startOpenaiBatch(db, { ...mine, lease: renewed! }, { model: null, rules: 1 })).toBe(false);
   });
 
   test('of one batch at a time makes each batch once, however many replicas look', async () => {

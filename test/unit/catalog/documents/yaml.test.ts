@@ -65,6 +65,29 @@ describe('YAML', () => {
     expect(messages(`a: ${'['.repeat(200)}${']'.repeat(200)}`)).toEqual([[1, 'is nested too deeply']]);
     expect(messages(`a: ${'['.repeat(100_000)}`).length).toBeGreaterThan(0);
     expect(messages(`a: &a 1\nb: [${'*a,'.repeat(5000)}]`)).toEqual([[1, 'uses too many aliases']]);
+    expect(messages(`a: &a [${'1,'.repeat(2000)}]\nb: [${'*a,'.repeat(100)}]`)).toEqual([[1, 'uses too many aliases']]);
+    expect(messages('kind: Team\nspec: {a: *b, c: &b 1}')).toEqual([[1, 'has an alias without its anchor']]);
+    expect(messages('? {kind: Team}\n: 1')).toEqual([[1, 'has a key that is not a plain value']]);
+  });
+
+  // To compare each key with all others took minutes, and so did the search of an anchor for each alias.
+  test('many keys and anchors are read in time that grows with their number alone', { timeout: 90_000 }, () => {
+    const many = (count: number, line: (i: number) => string) =>
+      Array.from({ length: count }, (_, i) => line(i)).join('');
+    const labels = `kind: Team\nmetadata:\n  name: a\n  labels:\n${many(50_000, (i) => `    k${i}: v\n`)}`;
+    expect(parse(labels)).toMatchObject({ documents: [{ name: 'a' }], faults: [] });
+    const anchors = `a:\n${many(25_000, (i) => `- &a${i} x\n`)}b: &b\n${many(999, (i) => `- *a${i}\n`)}c: *b\n`;
+    const { faults } = parse(`${team('b')}spec:\n${anchors.replaceAll(/^/gm, '  ')}`);
+    expect(faults.map(({ field }) => field)).toEqual(['spec.a', 'spec.b', 'spec.c']);
+    expect(messages(many(1000, () => 'k: 1\n'))).toHaveLength(999);
+  });
+
+  test('an alias stands for the last anchor of its name before it', () => {
+    const text = 'kind: Policy\nmetadata: {name: a}\nspec: {models: [&x openai, &x anthropic], hostKeys: [*x]}';
+    expect(parse(text).documents[0]?.spec).toEqual({
+      models: ['openai', 'anthropic'],
+      hostKeys: ['anthropic'],
+    });
   });
 
   test('tags that are not plain data are refused', () => {

@@ -20,7 +20,7 @@ type Requests = Extract<CreateBody, { kind: 'requests' }>;
 
 function read(body: string | Buffer, size = 1 << 20, limits: Partial<CreateLimits> = {}): CreateBody {
   const bytes = Buffer.from(body);
-  const reader = createBodyReader({ ...CREATE_LIMITS, ...limits }, () => {});
+  const reader = createBodyReader({ ...CREATE_LIMITS, ...limits });
   for (let at = 0; at < bytes.length; at += size) atOnce(reader.push(bytes.subarray(at, at + size)));
   return reader.end();
 }

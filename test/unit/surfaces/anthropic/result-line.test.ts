@@ -98,6 +98,12 @@ describe('an error', () => {
     expect(refusedWith(404, body)).toEqual({ type: 'not_found_error', message: 'some text', request_id: 'req_own' });
   });
 
+  test("is read out of Gemini's list of one", () => {
+    const error = { type: 'overloaded_error', message: 'no room' };
+    expect(refusedWith(503, [{ error, request_id: 'req_up' }])).toEqual({ ...error, request_id: 'req_up' });
+    expect(refusedWith(503, [{ error }, { error }])).toMatchObject({ message: 'some text' });
+  });
+
   test('passes over bytes that are no UTF-8', () => {
     const body = Buffer.from('{"error":{"message":"\xff"}}', 'latin1');
     expect(errored({ status: 500, errorKind: 'upstream_error', body })).toMatchObject({ message: 'some text' });

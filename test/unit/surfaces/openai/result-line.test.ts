@@ -55,6 +55,24 @@ describe('a line of the error file', () => {
     expect(text).toContain('"body":{"error": {"n":1.0}}}');
   });
 
+  test("takes Gemini's error out of its list of one", () => {
+    const refused = (sent: string) => discarded('upstream status 400', { body: body(sent), status: 400 });
+    const error = '{"error":{"code":400,\n"n":1.0}}';
+    for (const sent of [`[${error}]`, `\ufeff \n[ ${error}\n]\n`]) {
+      expect(refused(sent).text).toContain('"body":{"error":{"code":400, "n":1.0}}}');
+    }
+    for (const other of [
+      '[]',
+      '[1]',
+      '[{"x":{"error":1}}]',
+      '[{"error":1},{}]',
+      '[[{"error":1}]]',
+      '{"0":{"error":1}}',
+    ]) {
+      expect(refused(other).text).toContain(`"body":${other}}`);
+    }
+  });
+
   test.each([
     ['text', body('<h1>5\u20283 "down"\n</h1>'), '<h1>5\u20283 "down"\n</h1>'],
     ['cut JSON', body('{"error":'), '{"error":'],

@@ -13,13 +13,15 @@ import { type Outcome, refused } from '../../../../lib/worker/item/outcome.ts';
 
 const BODY = Buffer.from('{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":2}}');
 const NOW = 1_000_000;
+const key = { name: 'one', value: 'sk-host-0123456789', breakerKey: 'k1' } as HostKey;
+const other = { name: 'two', value: 'fallback-9876543210', breakerKey: 'k2' } as HostKey;
 const candidate = {
   binding: { pricing: 'price' },
   host: { name: 'up' },
   adapter: 'openai',
   wireName: 'm-up',
-} as Candidate;
-const key = { name: 'one', value: 'sk-host-0123456789', breakerKey: 'k1' } as HostKey;
+  keys: [key, other],
+} as unknown as Candidate;
 const anonymous = { name: '', value: null, breakerKey: '' } as HostKey;
 const pricing: Pricing = {
   id: 'p',
@@ -39,6 +41,7 @@ function result(callClass: CallClass, more: Partial<CallResult> = {}): CallResul
     body: BODY,
     parsed: JSON.parse(BODY.toString()),
     badReason: null,
+    message: null,
     contentType: 'application/json',
     upstreamRequestId: null,
     retryAfterMs: null,
@@ -150,6 +153,22 @@ test.each<[CallClass, Partial<CallResult>, string, string]>([
     'bad_response',
   ],
   ['bad_response', { status: 201, badReason: 'error_inside' }, 'upstream answered 201 with an error', 'bad_response'],
+  [
+    'bad_response',
+    { badReason: 'error_inside', message: 'no such engine' },
+    'upstream answered 200 with an error: no such engine',
+    'bad_response',
+  ],
+  // Whatever class its code has: it was a 200.
+  ...(['rate_limit_short', 'server_error', 'transient', 'account'] as const).map(
+    (callClass): [CallClass, Partial<CallResult>, string, string] => [
+      callClass,
+      { badReason: 'error_inside', message: 'slow down' },
+      'upstream answered 200 with an error: slow down',
+      'bad_response',
+    ],
+  ),
+  ['transient', { status: 409 }, 'upstream status 409', 'upstream_error'],
 ])('%s %o is discarded as "%s"', (callClass, more, text, kind) => {
   const outcome = concluded({ last: result(callClass, more) });
   expect(outcome).toMatchObject({
@@ -178,6 +197,22 @@ test('an error body that repeats the host key is kept for nobody', () => {
   expect(kept(`{"error":{"message":"Incorrect API key provided: ${key.value}."}}`)).toBeUndefined();
 });
 
+test('the message of an error inside a 200 is cut, and names no key of the host', () => {
+  const told = (message: string) => {
+    const outcome = concluded({ last: result('bad_response', { badReason: 'error_inside', message }) });
+    return outcome.kind === 'final' && outcome.error;
+  };
+  const plain = 'batch item: upstream answered 200 with an error';
+  expect(told('x'.repeat(1024))).toBe(`${plain}: ${'x'.repeat(128)}`);
+  for (const { value } of [key, other]) expect(told(`the key ${value} is wrong`)).toBe(plain);
+});
+
+test('the body of an answer that is no response is kept where error bodies are', () => {
+  const last = result('bad_response', { badReason: 'error_inside', body: Buffer.from('{"error":"x"}') });
+  expect(concluded({ last, batch: { surface: 'anthropic' } })).toMatchObject({ response: last.body });
+  expect(concluded({ last })).toMatchObject({ response: null });
+});
+
 test('a retryable failure whose time is up says that it timed out', () => {
   expect(concluded({ last: result('server_error', { status: 500 }), late: true })).toMatchObject({
     error: 'batch item: timed out after 300s',
@@ -185,7 +220,7 @@ test('a retryable failure whose time is up says that it timed out', () => {
   });
 });
 
-test.each<CallClass>(['rate_limit_short', 'rate_limit_long', 'server_error', 'network', 'unreachable'])(
+test.each<CallClass>(['rate_limit_short', 'rate_limit_long', 'server_error', 'transient', 'network', 'unreachable'])(
   '%s runs again while rounds are left, doubling the pause, with Retry-After as its floor',
   (callClass) => {
     for (const rounds of [0, 1, 2, 8]) {
@@ -312,11 +347,14 @@ describe('on the SDK surfaces', () => {
   const ended = (failedRounds: number, callClass: CallClass, more: Partial<Given> = {}) =>
     concluded({ last: result(callClass, { status: 500 }), batch: sdk, item: { rounds: 3, failedRounds }, ...more });
 
-  test.each<CallClass>(['server_error', 'network'])('%s ends an item in its 12th failed round', (callClass) => {
-    expect(ended(0, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 1 });
-    expect(ended(10, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 11 });
-    expect(ended(11, callClass)).toMatchObject({ kind: 'final', state: 'discarded', response: BODY });
-  });
+  test.each<CallClass>(['server_error', 'transient', 'network'])(
+    '%s ends an item in its 12th failed round',
+    (callClass) => {
+      expect(ended(0, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 1 });
+      expect(ended(10, callClass)).toMatchObject({ kind: 'released', rounds: 4, failedRounds: 11 });
+      expect(ended(11, callClass)).toMatchObject({ kind: 'final', state: 'discarded', response: BODY });
+    },
+  );
 
   test('and in its sixth while others of its model succeed', () => {
     const others = { othersSucceed: true };

@@ -119,6 +119,11 @@ describe('a faulty input file', () => {
     ['null as body', line('a', { body: null }), [['invalid_json_line', 'body', 1]]],
     ['JSON in a string as body', line('a', { body: '{"model":"m"}' }), [['invalid_json_line', 'body', 1]]],
     ['stream true', line('a', { body: { stream: true } }), [['stream_not_supported', 'body.stream', 1]]],
+    [
+      'background true',
+      line('a', { body: { background: true } }),
+      [['background_not_supported', 'body.background', 1]],
+    ],
     ['nothing', '', [['empty_file', 'input_file_id', null]]],
     ['blank lines only', '\n \r\n', [['empty_file', 'input_file_id', null]]],
     [
