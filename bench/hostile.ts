@@ -78,7 +78,7 @@ export async function benchHostile(bed: Bed): Promise<Figure[]> {
   ];
 }
 
-/** What a reader needs other bytes for. */
+/** Makes the bytes that a reader gets, where these differ from the input. */
 const PREPARE: Readonly<Record<string, (input: Buffer, make: (bytes: number) => Buffer) => Buffer>> = {
   'native item': (input) => Buffer.concat([Buffer.from('{"shape":"openai","requests":['), input, Buffer.from(']}')]),
   'openai custom_id': (input) => withoutQuotes(input),
@@ -86,7 +86,7 @@ const PREPARE: Readonly<Record<string, (input: Buffer, make: (bytes: number) => 
   'result line of anthropic': (_input, make) => make(ANSWER_BYTES),
 };
 
-/** What a reader does to its bytes; faults are answers, too. */
+/** The readers, each with the call that reads the bytes; faults are answers, too. */
 const READERS: Readonly<Record<string, (bytes: Buffer) => Promise<unknown>>> = {
   'native document': (bytes) => ignoringFaults(() => parseSubmission(bytes, 50_000)),
   'native item': (bytes) =>

@@ -1,8 +1,14 @@
 import type { Config } from '../lib/app/config.ts';
+import type { App } from '../lib/app/container.ts';
 import type { Server } from './serve.ts';
 
-/** Says on standard error where the service listens and how to make a first key. Shows no secret, only its file. */
-export function announce(server: Server, config: Config): void {
+/** The parts of a running server that its announcement names. */
+interface Announced extends Pick<Server, 'port' | 'controlPort'> {
+  app: Pick<App, 'adminToken' | 'adminTokenFile' | 'catalog'>;
+}
+
+/** Returns the addresses of the service and the way to a first key, for people. Shows no secret, only its file. */
+export function announcement(server: Announced, config: Pick<Config, 'host'>): string {
   const { app, port, controlPort } = server;
   const host = config.host.includes(':') ? `[${config.host}]` : config.host;
   const lines = [`Relay Batch is ready: http://${host}:${port}/v1/batches`];
@@ -12,17 +18,21 @@ export function announce(server: Server, config: Config): void {
     else if (app.adminToken === null) lines.push('Set RELAY_ADMIN_TOKEN to use it.');
   }
   if (app.catalog().keys.size === 0) lines.push(...firstKey(server, host));
-  process.stderr.write(`${lines.join('\n')}\n`);
+  return `${lines.join('\n')}\n`;
 }
 
-function firstKey({ app, controlPort }: Server, host: string): string[] {
+function firstKey({ app, controlPort }: Announced, host: string): string[] {
   if (controlPort === null || app.adminToken === null) {
     return ['There is no relay key yet: set RELAY_CATALOG to a catalogue with a Key (see docs/catalogue.md).'];
   }
+  const policy = [...app.catalog().policies.values()].find(({ enabled }) => enabled);
+  if (policy === undefined) {
+    return ['There is no policy for a relay key yet: set RELAY_CATALOG to a catalogue (see docs/catalogue.md).'];
+  }
   const token = app.adminTokenFile === null ? '$RELAY_ADMIN_TOKEN' : `$(cat ${app.adminTokenFile})`;
   return [
-    'There is no relay key yet. Make a first one, after its policy (docs/catalogue.md), with:',
+    'There is no relay key yet. Make a first one with:',
     `  curl -s http://${host}:${controlPort}/api/keys -H "Authorization: Bearer ${token}" \\`,
-    `    -d '{"metadata":{"name":"first"},"spec":{"policy":"default"}}'`,
+    `    -d '{"metadata":{"name":"first"},"spec":{"policy":"${policy.name}"}}'`,
   ];
 }

@@ -65,7 +65,7 @@ export async function startServer(
   }
 }
 
-/** What one of the two ports serves. */
+/** One of the two ports. */
 interface Port extends Pick<ServeOptions, 'port' | 'routes' | 'maxBodyBytes' | 'guard'> {
   /** Named in the error when it cannot be listened on. */
   variable: 'RELAY_PORT' | 'RELAY_CONTROL_PORT';

@@ -2,7 +2,7 @@
 import { loadConfig } from '../lib/app/config.ts';
 import { ConfigError } from '../lib/base/errors.ts';
 import { createLog } from '../lib/base/log.ts';
-import { announce } from './announce.ts';
+import { announcement } from './announce.ts';
 import { type Server, startServer } from './serve.ts';
 
 /** The time, beyond the deadline of running items, to flush outcomes and stop Postgres before the process exits. */
@@ -52,7 +52,7 @@ try {
   server = await startServer(config, process.env, log);
   if (signals > 0) await stop(STOP_GRACE_MS);
   await server.app.ready;
-  if (signals === 0) announce(server, config);
+  if (signals === 0) process.stderr.write(announcement(server, config));
 } catch (error) {
   fail(error);
   await stop(STOP_GRACE_MS);

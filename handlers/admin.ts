@@ -7,7 +7,7 @@ import type { HttpRoute } from '../lib/http/routes.ts';
 import { type Endpoint, openEndpoint } from './endpoint.ts';
 import type { GateDeps } from './middleware.ts';
 
-/** What every endpoint of the control API needs of the application. */
+/** The parts of the application that every endpoint of the control API uses. */
 export interface AdminDeps extends Pick<GateDeps, 'log' | 'notReady'> {
   /** Null: the control API refuses everything. */
   adminToken: string | null;

@@ -28,12 +28,12 @@ import type { GateDeps } from './middleware.ts';
 /** All that they need of the application. */
 export type MessageBatchesApp = CreateApp & CancelApp & MessageResultsDeps & StreamDeps & RemoveDeps;
 
-/** What every answer that shows a batch needs. */
+/** The parts of the application for every answer that shows a batch. */
 interface ReadApp extends GateDeps {
   db: Db;
   /** How callers reach the inference port; null: by `listenUrl`. */
   publicUrl: string | null;
-  /** What the server listens on; null (every interface, or Lambda) takes the host that the caller asked. */
+  /** The address that the server listens on. Null (every interface, or Lambda): the host of the caller's request. */
   listenUrl?(): string | null;
 }
 

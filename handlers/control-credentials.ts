@@ -8,7 +8,7 @@ import { adminEndpoint } from './admin.ts';
 import type { ObjectsApp } from './control-objects.ts';
 import type { Endpoint } from './endpoint.ts';
 
-/** What the endpoints of keys and tokens need. */
+/** The parts of the application that the endpoints of keys and tokens use. */
 export interface CredentialsApp extends ObjectsApp {
   /** Cryptographically random bytes (`Clock.random`). */
   random(n: number): Buffer;

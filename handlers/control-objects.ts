@@ -17,7 +17,7 @@ import { json } from '../lib/http/render.ts';
 import { type AdminDeps, adminEndpoint } from './admin.ts';
 import type { Endpoint } from './endpoint.ts';
 
-/** What the endpoints of catalogue objects need. */
+/** The parts of the application that the endpoints of catalogue objects use. */
 export interface ObjectsApp extends AdminDeps, ChangeDeps {
   catalogCache: Pick<CatalogCache, 'current' | 'refresh'>;
 }

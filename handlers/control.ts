@@ -11,7 +11,7 @@ import { type HealthApp, healthEndpoint } from './health.ts';
 
 /** All that the control port needs of the application. */
 export interface ControlApp extends CredentialsApp, HealthApp {
-  /** What is known of a host key's breaker; never its value. */
+  /** The state of a host key's breakers; never its value. */
   hostKeyHealth(key: HostKey): Promise<object>;
   /** Closes a host key's breaker for all replicas. */
   resetHostKey(key: HostKey): Promise<void>;

@@ -15,7 +15,7 @@ export interface Endpoint<App> extends HttpRoute {
   readonly lambda: string | null;
   /** Makes the handler from what it needs of the application. The middleware is part of it. */
   readonly bind: (app: App) => ApiHandler;
-  /** Who calls, before the body is read. */
+  /** Finds the caller before the body is read. */
   readonly admission?: (app: App) => NonNullable<BoundRoute['admit']>;
 }
 

@@ -6,7 +6,7 @@ import { openEndpoint } from './endpoint.ts';
 import type { GateDeps } from './middleware.ts';
 
 export interface HealthApp extends Pick<GateDeps, 'log' | 'notReady'> {
-  /** What is wrong at present with a service that was ready: calls are still tried, but a load balancer should know. */
+  /** The present fault of a service that was ready: calls are still tried, but a load balancer should know. */
   unwell?(): NotReady | null;
 }
 

@@ -8,16 +8,16 @@ import { type ErrorForm, errorForm } from '../lib/http/error-form.ts';
 import { type ApiEvent, type ApiHandler, type ApiResult, requestIdHeaders, requestIdOf } from '../lib/http/event.ts';
 import { renderError } from '../lib/http/render.ts';
 
-/** What every route needs of the application. */
+/** The parts of the application that every route uses. */
 export interface GateDeps {
   log: Log;
   /** Null when migrations, catalogue and stores are ready. */
   notReady(): NotReady | null;
-  /** Who presents these headers, by the catalogue in use; throws ApiError 401. */
+  /** Returns the caller of these headers, by the catalogue in use; throws ApiError 401. */
   authenticate(headers: Headers): Promise<Caller>;
 }
 
-/** What a handler does, once its caller is known; it throws ApiError and never sees the wire form of an error. */
+/** A handler of a known caller. It throws ApiError and never sees the wire form of an error. */
 export type Authenticated = (event: ApiEvent, caller: Caller) => Promise<ApiResult>;
 
 /**
@@ -28,7 +28,9 @@ export function authenticated(app: GateDeps, handle: Authenticated): ApiHandler 
   return open(app, async (event) => handle(event, await callerOf(app, event)));
 }
 
-/** Who calls, by the headers alone. Throws ApiError 503 until the service is ready, 401 for a bad credential. */
+/**
+ * Returns the caller, by the headers alone. Throws ApiError 503 until the service is ready, 401 if they are refused.
+ */
 export async function callerOf(app: GateDeps, event: ApiEvent): Promise<Caller> {
   const unready = app.notReady();
   if (unready) throw new ApiError(unready.code, unready.reason);

@@ -8,7 +8,7 @@ import type { GateDeps } from './middleware.ts';
 
 // The caller's own usage on the inference port. The control port shows everybody's: control.ts.
 
-/** What it needs of the application. */
+/** The parts of the application that the usage endpoints use. */
 export interface UsageApp extends GateDeps {
   db: Database;
 }

@@ -24,7 +24,7 @@ const TARGET = join(import.meta.dirname, '../test/support/previous-release');
 
 /** Slots of the replica. So many items hang in the end, and everything that is submitted later waits. */
 const SLOTS = 6;
-/** What stands in the dump in place of the upstream's address. */
+/** Replaces the upstream's address in the dump. */
 const UPSTREAM = 'http://upstream.invalid';
 
 const secrets = {

@@ -78,7 +78,7 @@ export const ENVIRONMENT = z.object({
     .meta({
       unit: 'URL',
       about:
-        'Address that callers use for the inference port. `upload_url` starts with it. Default: the host of the call.',
+        'Address that callers use for the inference port. `upload_url` and `results_url` start with it. Default: the host of the call; for `results_url` the address that the service listens on.',
     }),
   RELAY_BATCH_MAX_ITEMS: int(1, 100_000)
     .default(50_000)

@@ -26,7 +26,7 @@ export interface App extends AppCore {
   adminTokenFile: string | null;
   listenUrl(): string | null;
   notReady(): NotReady | null;
-  /** What is wrong at present, though the service was ready before; calls are still tried. */
+  /** The present fault of a service that was ready before, else null; calls are still tried. */
   unwell(): NotReady | null;
   authenticate(headers: Headers): Promise<Caller>;
   /** Name of this replica in usage events and leases. */
@@ -37,7 +37,7 @@ export interface App extends AppCore {
   compact(batchIds: readonly string[]): Promise<void>;
   /** A batch of the OpenAI surface waits for its validation. */
   wakeValidator(): void;
-  /** What a wake-up sets going; the worker handler's own work. */
+  /** Does the work of a wake-up, as the worker handler does. */
   wake(wake: Wake): void;
   /** Resolves when the service is ready; rejects with a ConfigError that ends the process. */
   ready: Promise<void>;
@@ -122,7 +122,7 @@ function startingParts(foundation: Foundation): Part[] {
   ];
 }
 
-/** What handlers find in the container beside readiness and life cycle. */
+/** The parts that handlers have in the container, without readiness and life cycle. */
 function handlerParts(foundation: Foundation): Omit<App, 'notReady' | 'wake' | 'instance' | 'ready' | 'stop'> {
   const { home, worker, database, shared, metrics, options } = foundation;
   const { pool, catalogCache, secretBox, tokens, compactor, validator, app } = shared;

@@ -20,19 +20,19 @@ export interface AppOptions {
   listenUrl(): string | null;
   env: Env;
   log: Log;
-  /** What a wake-up from the queue is passed to: in the container the worker handler. */
+  /** Receives each wake-up from the queue: in the container the worker handler. */
   onWake(app: WakeTarget, wake: Wake): void;
   /** The same for SQS messages (RELAY_QUEUE=sqs). */
   onMessages(app: WakeTarget, event: SQSEvent): Promise<SQSBatchResponse>;
 }
 
-/** What the worker handler works on. */
+/** The parts that the worker handler works on. */
 export interface WakeTarget {
   log: Log;
   wake(wake: Wake): void;
 }
 
-/** What the parts of the container are built from. Only an embedded Postgres runs already. */
+/** The basis that the parts of the container are built from. Only an embedded Postgres runs already. */
 export interface Foundation {
   options: AppOptions;
   home: Home;

@@ -7,7 +7,7 @@ import { readVersionAndTime } from '../worker/sweep/wakeups.sql.ts';
 import type { Part } from './part.ts';
 import type { NotReady } from './readiness.ts';
 
-/** What is known of catalogue and credentials is at most this old when a request is answered. */
+/** The catalogue and the credentials in memory are at most this old when a request is answered. */
 const FRESH_MS = 1000;
 
 /** A component of the Lambda form: nothing waits there, so a start is one check, tried again with each invocation. */
@@ -39,8 +39,10 @@ export interface LambdaReadiness {
  * Readiness without a timer: each invocation looks itself.
  *
  *     starting ──all checks passed──► started: the catalogue follows its version, at most once a second
- *        ▲ │ a check failed, or the database is away: 503 until a later look succeeds
- *        └─┘
+ *        ▲ │ a check failed             ▲ │ the database is unavailable
+ *        └─┘                            └─┘
+ *
+ * After a failed look the answer is 503 until a later one succeeds.
  */
 export function createLambdaReadiness({ parts, db, catalogCache, clock, log }: LambdaReadinessDeps): LambdaReadiness {
   let started = false;

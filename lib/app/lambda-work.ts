@@ -10,7 +10,7 @@ const MAX_WORKERS = 8;
 /** A compaction is begun with so much left; else the sweep does it. */
 const COMPACT_MS = 60_000;
 
-/** What the work of an invocation is done with. */
+/** The dependencies of an invocation's work. */
 export interface InvocationDeps {
   shared: SharedParts;
   instance: string;
@@ -30,7 +30,7 @@ export async function workOnce(deps: InvocationDeps, remainingMs: () => number):
   app.log.info({ handled, remainingMs: remainingMs() }, 'invocation done');
 }
 
-/** What one invocation came to: items it handled, and batches that have no open item any more. */
+/** The result of one invocation: items it handled, and batches that have no open item any more. */
 interface Tally {
   handled: number;
   finished: string[];

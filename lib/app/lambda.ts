@@ -22,7 +22,7 @@ const MAX_IDLE_MS = 30_000;
  */
 const RETRY_SECONDS = 60;
 
-/** What the handlers are made of on Lambda: everything that can live between two invocations, and no timer. */
+/** The parts of the handlers on Lambda: everything that can live between two invocations, and no timer. */
 export interface LambdaApp extends AppCore {
   db: RenewingDatabase;
   queue: WakeQueue;

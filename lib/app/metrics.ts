@@ -6,7 +6,7 @@ const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 const ITEMS = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const BYTES = [1e3, 1e4, 1e5, 1e6, 4e6, 8e6, 64e6];
 
-/** What the service counts; names are documented in docs/operations.md. One registry per application, none global. */
+/** The metrics of the service; docs/operations.md documents their names. One registry per application, none global. */
 export interface Metrics {
   registry: Registry;
   itemsFinal: Counter<'state'>;
@@ -86,7 +86,7 @@ function createHistograms(registry: Registry): Histograms {
   };
 }
 
-/** What a worker tells of itself, counted. */
+/** Returns the hooks of a worker that count its events. */
 export function observeWorker(metrics: Metrics, clock: Clock): WorkerDeps['observe'] {
   return {
     claim: (seconds) => metrics.claimSeconds.observe(seconds),

@@ -18,7 +18,7 @@ export type StopPhase = (typeof STOP_PHASES)[number];
 export interface Part {
   /** For the log of a stop. */
   name: string;
-  /** What has to be done before the service is ready. Parts start one after the other, in the order of their list. */
+  /** The work before the service is ready. Parts start one after the other, in the order of their list. */
   start?: Step;
   stop?: {
     phase: StopPhase;

@@ -2,7 +2,7 @@ import { ApiError, ConfigError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { retryUntil } from '../base/retry.ts';
 
-/** Why this replica does not answer yet. */
+/** The reason why this replica does not answer yet. */
 export interface NotReady {
   code: 'not_ready' | 'schema_outdated';
   /** For people and logs, without secrets: `payload directory is not shared`. */
@@ -10,7 +10,7 @@ export interface NotReady {
 }
 
 export interface Step {
-  /** What is said while the step is not done: `waiting for migrations`. */
+  /** The reason that is reported while the step is not done: `waiting for migrations`. */
   waiting: string;
   /** Does the step; returns null when done, or the reason why it cannot be yet. Errors are waited out. */
   run(): Promise<string | null>;
@@ -46,7 +46,7 @@ export function createReadiness(steps: readonly Step[], log: Log, signal: AbortS
         min: RETRY_MIN_MS,
         max: RETRY_MAX_MS,
         signal,
-        mends: (error) => !(error instanceof ConfigError),
+        isRetryable: (error) => !(error instanceof ConfigError),
         onFirst: (error) => log.warn({ reason: reasonOf(error) }, 'not ready'),
       });
     }

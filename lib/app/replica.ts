@@ -23,7 +23,7 @@ export function createReplica(directDsn: string, instance: string, log: Log): Re
     async lock() {
       lock = await lockInstance(directDsn, instance, log);
       if (lock.held) return;
-      log.warn('another live process has this instance id, going on under one of our own');
+      log.warn('another live process has this instance id, continuing under a generated one');
       name = `${instance}-${uuidv7()}`;
     },
     release: async () => lock?.release(),

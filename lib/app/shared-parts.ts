@@ -38,12 +38,12 @@ import type { Config } from './config.ts';
 /** How finished batches of the SDK surfaces are written; the native form is the compactor's own. */
 const RESULTS_WRITERS: ResultsWriters = { openai: writeOpenaiResults, anthropic: writeMessageResults };
 
-/** What all streams of answers may have in memory. */
+/** The memory that all streams of answers may take. */
 const READER_BYTES = 256 * 1024 * 1024;
 
 const USER_AGENT = 'relay-batch/0.1';
 
-/** What handlers find in the container and on Lambda alike. */
+/** The parts that handlers have in the container and on Lambda alike. */
 export interface AppCore {
   config: Config;
   log: Log;
@@ -54,7 +54,7 @@ export interface AppCore {
   maxRequestBytes: number;
   maxPendingItemsPerOwner: number;
   publicUrl: string | null;
-  /** What request bodies take of the memory of this process. */
+  /** The memory that request bodies of this process may take. */
   bodies: BodyBudget;
   uploadTurns: KeyedTurns;
   /** Streams of answers. */
@@ -64,7 +64,7 @@ export interface AppCore {
   batchUsage(batchId: string): Promise<BatchUsage>;
 }
 
-/** What a form of the service decides about its worker; the rest is the same in all. */
+/** The options of the worker that differ between the forms of the service. */
 export type WorkerOptions = Pick<
   WorkerDeps,
   | 'client'
@@ -78,7 +78,7 @@ export type WorkerOptions = Pick<
   | 'observe'
 >;
 
-/** What a form decides about its sweep. */
+/** The options of the sweep that differ between the forms. */
 export type SweepOptions = Pick<SweepDeps, 'selfId' | 'mayRescue' | 'validate' | 'wake'> & { instance: string };
 
 /** A heartbeat that found nothing to do: for one round of a sweep without a worker, which names what is due. */
@@ -94,7 +94,7 @@ export const NOTHING_DUE: Heartbeat = {
   workDue: false,
 };
 
-/** What every form of the service is put together from. */
+/** The parts that every form of the service is put together from. */
 export interface SharedParts {
   app: AppCore;
   wakes: Wakes;

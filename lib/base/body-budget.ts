@@ -3,7 +3,7 @@ import { ApiError } from './errors.ts';
 /** Raises what is counted for one thing to `bytes` in all. Throws 503 `overloaded` when the owner may not hold that now. */
 export type Reserve = (bytes: number) => void;
 
-/** What one request has in memory of its body, or of the upload that it names, and of what is made of them. */
+/** The memory of one request: of its body, or of the upload that it names, and of what is made of them. */
 export interface BodyAccount {
   /** Counts the body. */
   reserve: Reserve;

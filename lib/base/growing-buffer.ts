@@ -12,7 +12,7 @@ const SEGMENT_BYTES = 1024 * 1024;
 export interface GrowingBuffer {
   append(piece: Buffer): void;
   size(): number;
-  /** What has arrived if it stands in one piece of memory, else null. Nothing is appended after that. */
+  /** The bytes so far if they stand in one piece of memory, else null. Nothing is appended after that. */
   whole(): Buffer | null;
   /** Puts together what has arrived. A part's memory is freed as soon as it is copied. */
   join(): Steps<Buffer>;

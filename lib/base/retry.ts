@@ -11,12 +11,12 @@ export interface RetryOptions {
   /** Hears the first failure of the streak, so that it is logged once. Later failures of the streak are silent. */
   onFirst?: (error: unknown) => void;
   /** False for an error that no pause can fix. It is thrown at once. Without this function every error is retried. */
-  mends?: (error: unknown) => boolean;
+  isRetryable?: (error: unknown) => boolean;
   /** Waits between two tries; tests pass their own. */
   pause?: (ms: number, signal?: AbortSignal) => Promise<void>;
 }
 
-/** What the retries came to. `failures` counts the tries that failed before the one that succeeded. */
+/** The result of the retries. `failures` counts the tries that failed before the one that succeeded. */
 export type Retried<T> = { aborted: false; value: T; failures: number } | { aborted: true };
 
 /**
@@ -25,13 +25,13 @@ export type Retried<T> = { aborted: false; value: T; failures: number } | { abor
  * aborted meanwhile, because the work is done.
  */
 export async function retryUntil<T>(work: () => Promise<T>, options: RetryOptions): Promise<Retried<T>> {
-  const { min, max, signal, onFirst, mends, pause = sleep } = options;
+  const { min, max, signal, onFirst, isRetryable, pause = sleep } = options;
   for (let failures = 0; !signal?.aborted; failures++) {
     try {
       return { aborted: false, value: await work(), failures };
     } catch (error) {
       if (signal?.aborted) break;
-      if (mends && !mends(error)) throw error;
+      if (isRetryable && !isRetryable(error)) throw error;
       if (failures === 0) onFirst?.(error);
       await pause(Math.min(max, min * 2 ** failures), signal);
     }

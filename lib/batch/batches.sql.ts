@@ -154,7 +154,7 @@ const FIND_BATCH_WITH_STATES = `
   ) s
   where b.id = $1::uuid and b.owner = $2::text and b.surface = $3::text`;
 
-/** What the letters of `states` stand for. */
+/** The item states that the letters of `states` stand for. */
 export const STATE_LETTERS: Readonly<Record<string, ItemState>> = {
   a: 'available',
   r: 'running',

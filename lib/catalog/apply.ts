@@ -16,7 +16,7 @@ export interface ApplyOptions {
   prune?: boolean;
 }
 
-/** What an apply did. */
+/** The result of an apply: counts of objects. */
 export interface ApplyResult {
   created: number;
   updated: number;

@@ -17,7 +17,7 @@ import { writeChangeSet } from './write.ts';
 
 // Single changes through the control API: the same plan as `apply`, for one document, under the same lock.
 
-/** What a single change needs; the environment and the secret box are those of this replica. */
+/** The dependencies of a single change; the environment and the secret box are those of this replica. */
 export interface ChangeDeps {
   db: Database;
   env: Readonly<Record<string, string | undefined>>;
@@ -61,7 +61,7 @@ export async function replaceObject(id: string, document: CatalogDocument, deps:
   });
 }
 
-/** What is wrong with a refused document beside its own faults: references to missing objects, names that are taken. */
+/** The faults of a refused document beside its own: references to missing objects, names that are taken. */
 export async function faultsOfClaim(claim: Claim, { db }: Pick<ChangeDeps, 'db'>): Promise<CatalogFault[]> {
   const secrets = { env: {}, box: null, newKey: null };
   const change = { documents: [], claims: [claim], applied: false, prune: false, ...secrets };

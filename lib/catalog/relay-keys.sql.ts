@@ -1,6 +1,6 @@
 import type { Db } from '../db/database.ts';
 
-/** What is stored of a relay key besides its document. */
+/** The columns of a relay key besides its document. */
 export interface RelayKeyRow {
   id: string;
   hash: string;

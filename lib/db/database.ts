@@ -72,7 +72,10 @@ export function createDb(options: DbOptions): Database {
     types,
     ...(options.prepared ? { options: OLTP_OPTIONS } : {}),
   });
-  pool.on('error', (error) => options.log.warn({ err: error.message }, 'idle database connection lost'));
+  pool.on('error', (error) => {
+    // At a stop the embedded Postgres may end connections before they have closed themselves.
+    if (!pool.ending) options.log.warn({ err: error.message }, 'idle database connection lost');
+  });
   pool.on('connect', (client) => {
     client.on('error', () => {}); // the query in flight reports it; without a listener it would end the process
   });

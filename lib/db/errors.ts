@@ -1,7 +1,7 @@
 import { ApiError, Undone } from '../base/errors.ts';
 
 /**
- * What an error of a statement or a transaction says, in one word:
+ * The class of an error of a statement or a transaction:
  *
  * | Class     | What was thrown                                         | unknown | away | retry | data |
  * |-----------|---------------------------------------------------------|---------|------|-------|------|

@@ -20,7 +20,7 @@ export interface MigrationRecord {
   checksum: string | null;
 }
 
-/** What has to happen to the records and to the schema of one database. */
+/** The changes to the records and to the schema of one database. */
 export interface MigrationPlan {
   /** Records that get the number, name and checksum that this release knows them by; `from` is the recorded number. */
   corrections: { from: number; to: Migration }[];

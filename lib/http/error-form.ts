@@ -11,7 +11,7 @@ const ANTHROPIC_TYPES: Readonly<Record<number, string>> = {
   529: 'overloaded_error',
 };
 
-/** What an error body is made of. */
+/** The facts that an error body is made of. */
 export interface ErrorFacts {
   code: ApiErrorCode;
   message: string;

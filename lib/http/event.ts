@@ -42,7 +42,7 @@ export interface StreamResult extends ResultHead {
 /** A handler's answer. It is the same for every adapter. */
 export type ApiResult = BodyResult | StreamResult;
 
-/** What serves a route. Adapters call it: `node.ts` behind an HTTP server, `lambda.ts` in a Lambda function. */
+/** The function that serves a route. The adapters call it: `node.ts` in an HTTP server, `lambda.ts` on Lambda. */
 export type ApiHandler = (event: ApiEvent, context: Context) => Promise<ApiResult>;
 
 // Raw bytes travel beside the event: as base64 text inside it, a 32 MiB body would cost two copies and 43 MiB more.

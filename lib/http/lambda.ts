@@ -18,7 +18,7 @@ export interface LambdaResult {
 
 export type LambdaHandler = (event: ApiEvent, context: Context) => Promise<LambdaResult>;
 
-/** What the adapter needs of the application. */
+/** The parts of the application that the adapter uses. */
 export interface LambdaDeps {
   payloads: Pick<PayloadStore, 'size' | 'link' | 'write'>;
   clock: Clock;

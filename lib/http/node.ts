@@ -30,7 +30,7 @@ export interface ServeOptions {
   routes: readonly BoundRoute[];
   /** Largest body of a route that reads one and has no limit of its own, bytes. */
   maxBodyBytes: number;
-  /** What all bodies in memory may take together. */
+  /** The budget of all bodies in memory together. */
   bodies: BodyBudget;
   /** Asked before a path is looked up or a body is read; throws ApiError. How the control port refuses strangers. */
   guard?: (path: string, authorization: string | undefined) => void;
@@ -51,7 +51,7 @@ export interface HttpServer {
   close(deadlineMs: number): Promise<void>;
 }
 
-/** Who sends bodies to routes that ask for no owner: the control port's are behind its guard. */
+/** The owner of bodies on routes without an owner: those of the control port, which are behind its guard. */
 const ADMIN = 'admin';
 const STALL_MS = 60_000;
 /** Over what a load balancer keeps idle connections (60 s): the side that reuses one must not be the last to know. */
@@ -64,7 +64,7 @@ const MAX_PIPELINED = 1000;
 /** Of one port. A connection without a request takes about 10 KiB. */
 const MAX_CONNECTIONS = 10_000;
 const MAX_HEADER_BYTES = 64 * 1024;
-/** What is still taken of a body that was refused, and for how long. */
+/** The bytes that are still read of a refused body, and for how long. */
 const DRAIN_BYTES = 256 * 1024 * 1024;
 const DRAIN_MS = 30_000;
 

@@ -15,12 +15,12 @@ const OPEN_BRACE = 0x7b;
 const LOWER_U = 0x75;
 
 /**
- * Most members that an object of a caller's may have where we read it: no API takes a thousandth of them. What is above is
- * refused by name; an answer of an upstream may have more.
+ * Most members that an object of a caller's may have where we read it: no API takes a thousandth of them. An object
+ * with more is refused with this reason. An answer of an upstream may have more.
  */
 export const MAX_MEMBERS = 100_000;
 
-/** What the letter of a short escape means; 0 for no escape. */
+/** The character of each letter of a short escape; 0 for no escape. */
 const SHORT_ESCAPES = new Uint8Array(256);
 for (const [letter, char] of Object.entries({
   b: '\b',

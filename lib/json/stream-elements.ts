@@ -5,7 +5,7 @@ import { skipSpace } from './scan.ts';
 import { utf8Check } from './utf8.ts';
 import { advance, startWalk, type Walk, type WalkEvents } from './walk.ts';
 
-/** What is found on the way, in the order of the document. The bytes given are good until the call returns. */
+/** Receives the parts of a document in their order. The bytes passed are valid until the call returns. */
 export interface ElementSink {
   /** The array's member begins, or is something else than an array. Called again for a duplicate, which counts. */
   begin(isArray: boolean): void;

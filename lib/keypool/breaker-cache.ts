@@ -19,12 +19,12 @@ export interface HalfOpen {
 export interface CacheEvent extends Omit<BreakerEvent, 'probe'> {
   owner: string;
   probe: HalfOpen;
-  /** What a failure adds to the failures of the model. */
+  /** The entries that a failure adds to the failures of the model. */
   failed: readonly Failure[];
 }
 
 /**
- * What an event changed. Of the model's breaker: `failures` says that it is still closed and knows of a new failure,
+ * The changes by an event. Of the model's breaker: `failures` says that it is still closed and knows of a new failure,
  * `stepped` that its probe failed, `breaker` that it opened or closed.
  */
 export interface CacheChange {
@@ -39,7 +39,7 @@ export interface BreakerCache {
   halfOpen(key: HostKey, model: string, owner: string, now: number): HalfOpen;
   /** Milliseconds until the owner may draw the key for the model: 0 if it may now, Infinity after a 401. */
   reopensIn(key: HostKey, model: string, owner: string, now: number): number;
-  /** Why the key may not be drawn: the reason of the breaker that stays open longer; null for a closed one. */
+  /** The reason why the key may not be drawn: that of the breaker that stays open longer; null for a closed one. */
   reasonOf(key: HostKey, model: string): BreakerReason | null;
   /** False if neither the key nor the model has a breaker or failures: then a good outcome changes nothing. */
   knows(breakerKey: string, model: string): boolean;

@@ -76,7 +76,7 @@ interface Calls {
   successAt: number;
 }
 
-/** What this replica called lately: it costs no statement, and a failure carries to Postgres what counts of it. */
+/** The latest calls of this replica, in memory. A failure that is written to Postgres takes its facts from here. */
 export interface CallLog {
   called(breakerKey: string, model: string, batchId: string, now: number): void;
   succeeded(breakerKey: string, model: string, now: number): void;

@@ -26,7 +26,7 @@ export interface Attribution {
 }
 
 /**
- * Why an item waits, in the order in which the first that is true counts. The
+ * The reasons for which an item waits, in the order in which the first that is true counts. The
  * engine sets the reason as it decides; a reason is never derived afterwards.
  */
 export type WaitReason =
@@ -46,7 +46,7 @@ export type WaitReason =
   | 'fair_share'
   | 'slots';
 
-/** Why a released item waits. The text is for its owner: it names no host key and holds nothing of the upstream's text. */
+/** The reason of a released item's wait. Its owner may see the text: it has no host key and no text of the upstream. */
 export interface Wait {
   reason: WaitReason;
   text: string;

@@ -116,7 +116,7 @@ export interface Rate {
   unit: 'per_million' | 'per_unit';
   /** In the pricing's currency. */
   amount: number;
-  /** The tier holds for more than this many prompt tokens. */
+  /** The tier applies from this many prompt tokens on. */
   aboveTokens?: number;
 }
 

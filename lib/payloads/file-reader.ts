@@ -15,8 +15,8 @@ const SLOT_BYTES = 4.5 * 1024 * 1024;
 /** Two groups for each of two readers at once; further ones read without the thread. */
 const SLOTS = 4;
 /**
- * A file on a local disk takes it 9 us. What takes more than this waits for a network, where several reads at a time
- * are faster than one after the other.
+ * A file on a local disk takes it 9 us. A read that takes more than this waits for a network, where several reads at a
+ * time are faster than one after the other.
  */
 const LIMIT_MS = 20;
 const LIMIT_MS_EACH = 0.1;

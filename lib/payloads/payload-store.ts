@@ -72,7 +72,7 @@ export interface ManyRead {
  * the store's own error (to be retried).
  */
 export interface PayloadStore {
-  /** What a stream on its way into the store takes of the memory at most. */
+  /** The most memory that a stream on its way into the store takes. */
   readonly streamBytes: number;
   /** Writes the pieces, in order, as one object. */
   write(ref: PayloadRef, pieces: readonly Uint8Array[]): Promise<void>;

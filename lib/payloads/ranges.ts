@@ -45,7 +45,7 @@ export interface MergedRange extends Range {
   members: number[];
 }
 
-/** What decides which ranges are read at once. */
+/** The rule that decides which ranges are read at once. */
 export interface MergeRule {
   offsetOf(member: number): number;
   lengthOf(member: number): number;
@@ -102,7 +102,7 @@ function asError(error: unknown): Error {
   return error instanceof Error ? error : new Error(String(error));
 }
 
-/** Why an object could not be read, without paths, names or URLs: `not found`, the error's code, or `unreadable`. */
+/** The reason of a failed read, without paths, names or URLs: `not found`, the error's code, or `unreadable`. */
 export function readReason(error: Error): string {
   if (error instanceof PayloadNotFound) return 'not found';
   const { code } = error as NodeJS.ErrnoException;

@@ -3,7 +3,7 @@ import { type PayloadKind, StorageFull } from './payload-store.ts';
 
 /** Space of a file system, in bytes. */
 export interface Space {
-  /** What a process without privileges may still write. */
+  /** The bytes that a process without privileges may still write. */
   free: number;
   total: number;
 }

@@ -55,11 +55,11 @@ export async function bringUp(
       silentSince = null;
       await removeForeignPidFile(cluster);
       child = await spawnPostmaster(options);
-      child.once('error', (error) => log.error({ err: error.message }, 'embedded postgres cannot be started'));
+      child.once('error', (error) => log.error({ err: error.message }, 'the embedded Postgres cannot be started'));
     } else {
       silentSince ??= performance.now();
       if (performance.now() - silentSince > SILENT_MS) {
-        log.warn('embedded postgres does not answer: stopping it');
+        log.warn('the embedded Postgres does not answer: stopping it');
         const pid = await runningPostmaster(cluster);
         if (pid !== null) await stopPostmaster(pid, cluster, 0);
         silentSince = null;

@@ -88,7 +88,7 @@ async function supervise(
   const watch = (client: pg.Client): pg.Client => {
     client.once('end', () => {
       if (signal.aborted) return;
-      log.warn('lost the connection to embedded postgres');
+      log.warn('lost the connection to the embedded Postgres');
       reconnecting = reconnect();
     });
     return client;
@@ -98,11 +98,11 @@ async function supervise(
       min: RETRY_MIN_MS,
       max: RETRY_MAX_MS,
       signal,
-      onFirst: (error) => log.error({ err: reasonOf(error) }, 'embedded postgres is away'),
+      onFirst: (error) => log.error({ err: reasonOf(error) }, 'the embedded Postgres is unavailable'),
     });
     if (connected.aborted) return;
     current = watch(connected.value);
-    log.info('embedded postgres is back');
+    log.info('the embedded Postgres is available again');
   };
 
   let current = watch(await connect(signal));

@@ -1,4 +1,4 @@
-/** What a wake-up is about. It is a hint: state is read from Postgres, so lost, late and duplicate ones are harmless. */
+/** A wake-up and its reason. It is a hint: Postgres has the state, so lost, late and duplicate ones are harmless. */
 export type Wake = { kind: 'work' } | { kind: 'cancel'; batchId: string } | { kind: 'catalog' };
 
 /** Tells other replicas that there is something to look at. A failure is logged by the caller and never fails its call. */

@@ -19,7 +19,7 @@ export interface SqsOptions {
   queueUrl: string;
   /** An SQS-compatible server; null: AWS. */
   endpoint: string | null;
-  /** What is not to come from the SDK's own environment and defaults: region, credentials. */
+  /** Settings that replace those of the SDK's environment and defaults: region, credentials. */
   client?: SQSClientConfig;
 }
 
@@ -92,8 +92,8 @@ export function createSqsQueue(options: SqsOptions): SqsQueue {
 export interface SqsPollerOptions extends SqsOptions {
   log: Log;
   /**
-   * The worker's handler. What it does not name as failed is deleted; what it names, or all if it throws, is delivered
-   * again.
+   * The worker's handler. Messages that it does not name as failed are deleted. Those that it names, or all if it
+   * throws, are delivered again.
    */
   handle(event: SQSEvent): Promise<SQSBatchResponse>;
 }

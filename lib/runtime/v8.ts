@@ -2,7 +2,7 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import type { ResourceLimits } from 'node:worker_threads';
 
-// What the service asks of V8 beyond the language that its types know. `test/unit/runtime/v8.test.ts` fails when V8 changes.
+// Uses of V8 beyond the language that its types know. `test/unit/runtime/v8.test.ts` fails when V8 changes.
 
 type Collect = (options: { type: 'minor' }) => void;
 

@@ -7,7 +7,7 @@ export interface CallTarget {
   readonly headers: Readonly<Record<string, string>>;
 }
 
-/** What an adapter needs to know. `key` is null for a host that takes no credential. */
+/** The input of an adapter. `key` is null for a host that takes no credential. */
 export interface TargetInput {
   host: Host;
   key: HostKey | null;

@@ -11,7 +11,7 @@ export const RESULT_FIELD: Record<Adapter, string> = {
   openai_embeddings: 'data',
 };
 
-/** What the list in the result field of an answer holds. */
+/** The content of the list in an answer's result field. */
 export interface Elements {
   count: number;
   /** A choice that is not an object, or an embedding without a vector. */

@@ -35,7 +35,7 @@ export function nextBinding(callClass: CallClass): boolean {
   return NEXT_KEY[callClass] || callClass === 'unreachable';
 }
 
-/** Why an item failed, for its error (without the `batch item: ` prefix) and its usage event. */
+/** The reason of an item's failure, for its error (without the `batch item: ` prefix) and its usage event. */
 export interface CallFailure {
   errorKind: ErrorKind;
   text: string;

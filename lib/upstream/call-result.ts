@@ -1,8 +1,8 @@
 import type { Adapter } from '../model/catalog.ts';
 
 /**
- * What one upstream call came to. Classes follow "Upstream outcome classes" in docs/spec/gateway-rules.md; the key pool
- * decides on them whether another key is tried and what the breaker does.
+ * The class of one upstream call's result ("Upstream outcome classes" in docs/spec/gateway-rules.md). It decides
+ * whether another key is tried (`attempt-policy.ts`) and what the breaker does (the key pool).
  */
 export type CallClass =
   | 'success'

@@ -25,7 +25,7 @@ const COUNT_BYTES = 64 * 1024;
 
 const EMPTY = Buffer.alloc(0);
 
-/** What a call shares with all others of its client. */
+/** The parts that all calls of a client share. */
 export interface CallContext {
   clock: Clock;
   /** Monotonic ms, without times in which the process stood still: what deadlines are measured in. */

@@ -17,7 +17,7 @@ export interface Connection {
   index: number;
 }
 
-/** What a pool needs to know of a call that holds a connection. */
+/** A call that holds a connection, as the pool sees it. */
 export interface Holder {
   /** Ends itself when its deadline has passed or its signal has aborted; `now` as deadlines are measured. */
   check(now: number): void;
@@ -42,7 +42,7 @@ export interface OriginPool {
   lastUsed: number;
 }
 
-/** What every pool of a client shares. */
+/** The settings that all pools of a client share. */
 export interface PoolOptions {
   /** Idle connections kept; more are closed when they return. */
   keep: number;

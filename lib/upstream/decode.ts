@@ -6,7 +6,7 @@ import { inTurns } from '../base/turns.ts';
 /** `body`: the decoded bytes; else the reason why they are missing. */
 export type Decoded = { body: Buffer } | { fault: 'unknown_encoding' | 'corrupt' | 'too_large' };
 
-/** What a long decoding asks for on its way. */
+/** The budget of a long decoding: turns and memory. */
 export interface DecodeRoom {
   /** Resolves once a long decoding may begin: few do at a time. */
   begin(): Promise<void>;
@@ -23,9 +23,9 @@ export interface DecodeLimits {
 }
 
 /**
- * Up to this many compressed bytes are decoded at once: a hop to the thread pool costs more than the work. What grows
- * beyond SYNC_OUTPUT (brotli and zstd have no bound on their ratio) starts again in the thread pool. So no answer holds
- * the event loop for more than about a millisecond.
+ * Up to this many compressed bytes are decoded at once: a hop to the thread pool costs more than the work. An answer
+ * that grows beyond SYNC_OUTPUT (brotli and zstd have no bound on their ratio) starts again in the thread pool. So no
+ * answer holds the event loop for more than about a millisecond.
  */
 const SYNC_BYTES = 16 * 1024;
 const SYNC_OUTPUT = 256 * 1024;

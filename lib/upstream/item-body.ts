@@ -17,7 +17,7 @@ const NINE = 0x39;
 const OPEN_BRACKET = 0x5b;
 const LOWER_T = 0x74;
 
-/** What a worker needs to know of an item before it sends the item's own bytes. */
+/** The facts that a worker reads from an item before it sends the item's own bytes. */
 export type ItemPeek =
   /** Not JSON or not UTF-8: cannot be, after the check at submit, unless the stored bytes were harmed. */
   | { kind: 'invalid' }

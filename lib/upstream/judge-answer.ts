@@ -8,7 +8,7 @@ import { toldBy } from './told-error.ts';
 /** Larger bodies are validated in place and not built: hostile JSON of 64 KiB takes JSON.parse 3 ms, 1 MiB 200 ms. */
 export const PARSE_MOST_BYTES = 64 * 1024;
 
-/** What a 2xx body is. For a response, `parsed` is the body, or of a larger one what counts. */
+/** The judgement of a 2xx body. For a response, `parsed` is the body, or the parts of a large one. */
 export type Judgement =
   | { class: 'success'; badReason: null; message: null; parsed: unknown }
   | { class: CallClass; badReason: BadReason; message: string | null; parsed: undefined };

@@ -11,8 +11,9 @@ import type { CallRequest } from './call-result.ts';
 type Adapter = CallRequest['adapter'];
 
 /**
- * What a large answer is. Of an object: `parts` are the members that are measured, each parsed alone, `says` those that
- * tell whether it is an error, `elements` what its result field holds. An `error` is cut down to what it tells (`toldBy`).
+ * A large answer, as read. Of an object: `parts` are the members that are measured, each parsed alone, `says` those
+ * that tell whether it is an error, `elements` the content of its result field. An `error` is cut down to what it tells
+ * (`toldBy`).
  */
 export type LargeAnswer =
   | { kind: 'object'; parts: Record<string, unknown>; says: Record<string, unknown>; elements: Elements | null }

@@ -1,6 +1,6 @@
 import { cutText } from '../base/errors.ts';
 
-/** What the client needs of an answer's head; everything else stays unread. */
+/** The parts of an answer's head that the client reads; everything else stays unread. */
 export interface ResponseHead {
   /** Lower case, as sent: `gzip`, or a list in the order in which the encodings were applied. Null when absent. */
   contentEncoding: string | null;

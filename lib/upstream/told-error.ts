@@ -5,7 +5,7 @@ import { classOfStatus, isNoCredit } from './classify.ts';
 
 type Fields = Readonly<Record<string, unknown>>;
 
-/** What an error inside a 2xx tells. */
+/** The parts of an error inside a 2xx. */
 export interface Told {
   /** At most 1,024 characters; it may hold anything. */
   message: string | null;
@@ -71,7 +71,10 @@ const SECRET_START = 12;
 /** Shorter values are no secrets, and could stand in any text. */
 export const MIN_SECRET_LENGTH = 16;
 
-/** What looks like a secret: a known prefix, a scheme of Authorization, credentials in a URL, or 40 random characters. */
+/**
+ * Text that looks like a secret: a known prefix, a scheme of Authorization, credentials in a URL, or 40 random
+ * characters.
+ */
 const SECRETS: readonly [RegExp, string][] = [
   [/\b((sk|pk|rk|gsk|xai|csk|pplx|fw|hf|nvapi|ghp|glpat)[-_]|AIza|AKIA|ASIA)[A-Za-z0-9_*.-]{7,}/g, '[...]'],
   [/\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}/gi, '$1 [...]'],

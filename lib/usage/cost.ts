@@ -2,7 +2,7 @@ import type { Pricing } from '../model/catalog.ts';
 import type { TokenCounts } from '../model/usage-event.ts';
 import { type Line, type Price, tiersOf } from './rates.ts';
 
-/** What an item costs. */
+/** The cost of an item. */
 export interface Cost {
   /** Integer nano-USD, at most 2^63-1. */
   costNanos: bigint;
@@ -12,7 +12,7 @@ export interface Cost {
 
 /** Below this count, `count x (rate mod 1e6)` and its quotient are exact in a double. */
 const EXACT_COUNT = 2 ** 32;
-/** What a Postgres bigint holds. */
+/** The largest Postgres bigint. */
 const MAX_COST = 2n ** 63n - 1n;
 
 /**

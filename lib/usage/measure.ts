@@ -3,7 +3,7 @@ import type { TokenCounts } from '../model/usage-event.ts';
 import type { CallRequest } from '../upstream/call-result.ts';
 import { tokensOf } from './tokens.ts';
 
-/** What an answer says of itself. */
+/** The figures of an answer. */
 export interface Measured {
   /** Null: no usage, or an odd one. The item is unpriced. */
   tokens: TokenCounts | null;

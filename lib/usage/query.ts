@@ -5,7 +5,7 @@ import { PARAM_AND_RULE, parseBy, wholeText } from '../base/parse.ts';
 import { parseMoment, parseSpan } from './moment.ts';
 import type { UsageFilter } from './usage-filter.sql.ts';
 
-/** Who asks, and with which query. `owner` limits the answer to that caller's own events; null sees all. */
+/** A query of usage. `owner` limits the answer to that caller's own events; null sees all. */
 export interface UsageQuery {
   query: URLSearchParams;
   owner: string | null;

@@ -21,7 +21,7 @@ export interface Line {
   price: Price;
 }
 
-/** What holds for prompts of at least `from` tokens. */
+/** The rates for prompts of at least `from` tokens. */
 export interface Tier {
   from: number;
   input: Pick<Line, 'key' | 'price'> | null;

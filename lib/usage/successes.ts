@@ -4,7 +4,7 @@ import { readLastSuccess } from './usage.sql.ts';
 /** A model without a success is looked up again after this long: many of its items may ask at once. */
 const ASK_AGAIN_MS = 5_000;
 
-/** What is known of the successes of models, over all replicas. */
+/** The latest successes of models, over all replicas. */
 export interface Successes {
   /**
    * Whether an item of the model succeeded within so many milliseconds. It looks at the latest 2,000 events only: false may

@@ -22,7 +22,7 @@ export function tokenMap(row: Readonly<TokenSums>): Record<string, JsonInteger> 
   return tokens;
 }
 
-/** What was spent: null when nothing of what was sent has a price, since 0 would say that it was free. */
+/** The sum of costs. Null when no sent item has a price: 0 would mean that they were free. */
 export function costOf(row: { cost_nanos: string | null; unpriced: number }): JsonInteger | null {
   if (row.cost_nanos !== null) return jsonInteger(row.cost_nanos);
   return row.unpriced > 0 ? null : 0;

@@ -175,7 +175,7 @@ function anthropic(usage: Fields): TokenCounts | null {
   return finish(row);
 }
 
-/** What the total holds beyond the two lifetimes. With both given they stand in its place. */
+/** The part of the total beyond the two lifetimes. If both are given, they replace the total. */
 function unsplit(total: number, written: Fields, row: Row): number {
   const split = row.cache_creation_5m + row.cache_creation_1h;
   if (Number.isNaN(split)) return ODD;

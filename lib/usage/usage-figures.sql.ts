@@ -2,7 +2,7 @@ import type { Db } from '../db/database.ts';
 import type { TokenSums } from './usage.sql.ts';
 import { filterValues, MATCHES, type UsageFilter, youngestBatch } from './usage-filter.sql.ts';
 
-/** What figures can be grouped by. `source` is the same for all events and needs no column. */
+/** The dimensions that figures can be grouped by. `source` is the same for all events and needs no column. */
 const OF_ROUTE = ['model', 'host', 'provider'] as const;
 const OF_OWNER = ['policy', 'project', 'team', 'principal_id', 'credential_id'] as const;
 const OF_EVENT = ['batch_id', 'error_kind', 'finish_reason', 'status'] as const;
@@ -33,14 +33,14 @@ export interface FiguresRow extends TokenSums, GroupKey {
 }
 
 // Parameters after the 37 of the filter: $38 the dimensions asked for, $39 the interval, $40 and $41 batches and the
-// one that stands for each. What is not asked for is a constant in each plan: the planner drops it, and the join for
-// it.
+// one that stands for each. A dimension that is not asked for is a constant in each plan: the planner drops it with its
+// join.
 
 /** Start of an event's bucket; the epoch without an interval. */
 export const BUCKET = `case when $39::interval is null then 'epoch'::timestamptz
       else date_bin($39::interval, e.ts, 'epoch'::timestamptz) end as bucket`;
 
-/** What rows are grouped by. */
+/** The columns that rows are grouped by. */
 export const KEY_NAMES = `bucket,
     group_model, group_host, group_provider, group_policy, group_project, group_team, group_principal_id,
     group_credential_id, group_batch_id, group_error_kind, group_finish_reason, group_status`;

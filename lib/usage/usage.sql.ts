@@ -140,7 +140,7 @@ const SUM_BATCH = `
     (count(*) filter (where status > 0 and cost_nanos is null))::int as unpriced
   from usage_events where batch_id = $1::uuid`;
 
-/** What the events of one batch add up to so far. */
+/** Returns the sums of one batch's events so far. */
 export async function sumBatch(db: Db, batchId: string): Promise<BatchSums> {
   const result = await db.query<BatchSums>({ name: 'sum_batch_usage', text: SUM_BATCH, values: [batchId] });
   return result.rows[0]!;

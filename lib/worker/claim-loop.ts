@@ -29,7 +29,7 @@ export interface ClaimLoopDeps {
 export interface ClaimLoop {
   /** There may be work: claims if there is room. */
   wake(): void;
-  /** The same, after `ms` milliseconds; a sooner one that is due already stays. */
+  /** The same, after `ms` milliseconds. An earlier scheduled wake-up is kept. */
   wakeIn(ms: number): void;
   /** There may be room: claims without news of work. */
   refill(): void;
@@ -47,7 +47,7 @@ export interface ClaimLoop {
 }
 
 /**
- * What a claim loop is doing, within one tenure.
+ * The modes of a claim loop within one tenure.
  *
  *            room            nothing more to claim, or no room
  *     idle ────────► claiming ──────────────────────────────────► idle

@@ -201,7 +201,7 @@ interface ContextRow {
   input_id: string;
 }
 
-/** What running items need of their batches. None of it changes after submit, so workers may keep it. */
+/** Reads the facts of batches that running items use. None of them changes after submit, so workers may keep them. */
 export async function readContexts(db: Db, ids: readonly string[]): Promise<BatchContext[]> {
   const result = await db.query<ContextRow>({
     name: 'read_contexts',

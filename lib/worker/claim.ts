@@ -52,7 +52,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
     const read = await retryUntil(() => readContexts(deps.db, wanted), {
       ...deps.retry,
       signal,
-      mends: isDatabaseAway,
+      isRetryable: isDatabaseAway,
       onFirst: (error) => deps.log.warn({ err: reasonOf(error) }, 'claim waits for the database'),
     });
     if (!read.aborted) for (const context of read.value) contexts.set(context.id, context);

@@ -23,7 +23,7 @@ export interface ItemOutcome {
 const SEGMENT_MAX_AGE_MS = 3_600_000;
 
 /**
- * What is being done with a group of outcomes that were collected.
+ * The modes of a group of collected outcomes.
  *
  *                   segment durable              transaction committed
  *     writing ─────────────────────► committing ────────────────────────► recorded

@@ -26,7 +26,7 @@ export interface CommitResult {
   finished: string[];
 }
 
-/** What one statement commits. */
+/** The input of one commit statement. */
 export interface CommitGroup {
   workerId: string;
   instance: string;

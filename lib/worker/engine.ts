@@ -51,7 +51,7 @@ export interface Engine {
   begin(tenure: Tenure): void;
   /** There may be work: claim if there is room. */
   wake(): void;
-  /** The same, after `ms` milliseconds; a sooner one that is due already stays. */
+  /** The same, after `ms` milliseconds. An earlier scheduled wake-up is kept. */
   wakeIn(ms: number): void;
   /** Ends what this worker holds of a cancelled batch: waiting items at once, running ones by closing their calls. */
   cancelBatch(batchId: string): void;
@@ -72,7 +72,7 @@ export interface Engine {
   stop(deadlineMs: number): Promise<boolean>;
 }
 
-/** What the parts of an engine tell those before them. */
+/** The events that go against the way of an item, from later parts to earlier ones. */
 interface EngineEvents {
   /** A slot is free. */
   free: [];

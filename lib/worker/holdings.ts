@@ -2,7 +2,7 @@ import type { ClaimedItem } from '../model/batch.ts';
 import { NO_TENURE, type Tenure } from './lease/tenure.ts';
 
 /**
- * What one worker holds in the present tenure: items that are claimed and not yet recorded, and which of their batches were
+ * The items that one worker holds in the present tenure, claimed and not yet recorded, and which of their batches were
  * cancelled.
  */
 export interface Holdings {

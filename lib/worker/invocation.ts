@@ -10,7 +10,7 @@ const TICK_MS = 250;
 /** Without a lease by then, Postgres cannot be reached. */
 const LEASE_WITHIN_MS = 30_000;
 
-/** What the invocation hears of its worker, and tells it. */
+/** The calls between an invocation and its worker. */
 export interface InvocationHooks {
   /** True when no further item may be claimed. */
   paused(): boolean;

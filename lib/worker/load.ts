@@ -28,7 +28,7 @@ function groupReads(items: readonly ClaimedItem[]): ClaimedItem[][] {
 }
 
 function mayJoin(first: ClaimedItem, next: ClaimedItem): boolean {
-  // What was unreadable before is read alone: it must not take its neighbours along.
+  // An item that was unreadable before is read alone, so that its neighbours do not fail with it.
   if (first.loadFailures > 0 || next.loadFailures > 0) return false;
   return first.batch.inputId === next.batch.inputId && next.inputOffset >= first.inputOffset;
 }

@@ -47,7 +47,7 @@ export interface SlotsDeps<Ready extends Waiting> {
 }
 
 /**
- * What an item in a slot is in. The first abort says what happens to it, unless its tenure ends as well.
+ * The modes of an item in a slot. The first abort decides the outcome, unless the tenure ends as well.
  *
  *     takes a slot ──► running ────────────── outcome ─────────────► done: recorded
  *                        │ batch cancelled                            ▲  ▲

@@ -73,13 +73,13 @@ export interface Worker {
   stop(deadlineMs: number): Promise<void>;
 }
 
-/** What is known of breakers is at most this old while items run. */
+/** The breaker cache is at most this old while items run. */
 const BREAKERS_EVERY_MS = 1000;
 const REFUND_WINDOW_MS = 5;
 /** A concurrency row counts for no longer than this beyond an item's time limit, whatever happens to its worker. */
 const HOLD_MARGIN_S = 60;
 
-/** What the parts of a worker have to tell. */
+/** The events of a worker's parts. */
 interface WorkerEvents {
   tenure: [tenure: Tenure];
   heartbeat: [heartbeat: Heartbeat];
@@ -92,9 +92,9 @@ interface WorkerEvents {
 }
 
 /**
- * One worker: lease, claims, slots, group commit and releases, joined. Each part is made of parts that exist. What goes
- * the other way, from the lease or a recorded outcome back to the engine, goes through events, which are connected
- * last. Nothing happens before the lease is started at the end.
+ * One worker: lease, claims, slots, group commit and releases, joined. Each part is made of parts that exist. Calls in
+ * the other direction, from the lease or a recorded outcome back to the engine, are events, which are connected last.
+ * Nothing happens before the lease is started at the end. docs/state-machine.md, "Inside a worker", lists its states.
  */
 export function createWorker(deps: WorkerDeps): Worker {
   const { db, store, clock, log, instance, client, pool, periods } = deps;

@@ -137,7 +137,7 @@ describe('embedded Postgres', { timeout: 120_000 }, () => {
     await query(owner.dsn, 'create table kept as select 7 as n');
     const before = await startTime(owner.dsn);
     process.kill((await postmasterPid())!, 'SIGKILL');
-    await owner.line((line) => line.msg === 'embedded postgres is back');
+    await owner.line((line) => line.msg === 'the embedded Postgres is available again');
     expect(await query(owner.dsn, 'select n from kept')).toEqual([{ n: 7 }]);
     expect(await startTime(owner.dsn)).not.toEqual(before);
     expect(owner.child.exitCode).toBe(null);
@@ -147,7 +147,7 @@ describe('embedded Postgres', { timeout: 120_000 }, () => {
     const owner = await start();
     const cut = `select pg_terminate_backend(pid) from pg_stat_activity where application_name like '% owner pid %'`;
     await query(owner.dsn, cut);
-    await owner.line((line) => line.msg === 'embedded postgres is back');
+    await owner.line((line) => line.msg === 'the embedded Postgres is available again');
     const line = await launch().line((found) => found.failed !== undefined);
     expect(line.failed).toBe(`data dir in use by pid ${owner.child.pid}`);
   });

@@ -65,7 +65,7 @@ async function template(values: object): Promise<Manifest[]> {
 const kinds = (all: Manifest[]) => all.map(({ kind, metadata }) => `${kind} ${metadata.name}`).sort();
 const one = (all: Manifest[], kind: string) => all.find((manifest) => manifest.kind === kind);
 
-/** What the process sees: variables of the image, the secret and the container. */
+/** Returns the variables that the process sees: those of the image, the secret and the container. */
 function environment(pod: Manifest, secret: Record<string, string>): Record<string, string> {
   const env = Object.fromEntries(
     pod.containers[0].env.map((entry: Manifest) => [

@@ -109,7 +109,7 @@ describe.concurrent('killed servers', { timeout: 150_000 }, () => {
     const other = await scene.start({ dsn: database.dsn, upstream, home: 'b', env, quick: true });
     await upstream.waitForRequests(8);
     frozen.signal('SIGCONT');
-    await frozen.logged('lease lost, going on under a new id');
+    await frozen.logged('lease lost, continuing under a new id');
     for (const answer of answers.splice(0)) answer('of the other one');
     await finished(other, id);
     await expectRecordedOnce(other, database.db, id, 4);

@@ -24,7 +24,7 @@ interface Response {
   json: any;
 }
 
-/** What API Gateway makes of a call of `ann`, and of the function's answer. */
+/** Makes a call of `ann` and turns the function's answer into a response, as API Gateway does. */
 async function call(lambda: LambdaProcess, id?: string, body?: string): Promise<Response> {
   const answer = await lambda.invoke<APIGatewayProxyStructuredResultV2>({
     version: '2.0',

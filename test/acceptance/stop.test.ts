@@ -81,7 +81,7 @@ describe.concurrent('a stop by signal', { timeout: 120_000 }, () => {
 
     const next = await scene.start({ dsn: null, upstream });
     await finished(next, id);
-    // What had been answered before the stop was recorded: nothing was sent again.
+    // The answers from before the stop were recorded: nothing was sent again.
     expect(upstream.received.length).toBe(20);
     expect(await next.stop()).toBe(0);
   });

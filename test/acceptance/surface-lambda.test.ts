@@ -126,7 +126,7 @@ test('a sweep that expires the last items of batches has their results written w
 test('a sweep writes the results that no worker came to write before it returns', async () => {
   const ids = [await openaiBatch('retry-after-3600'), await messageBatch('retry-after-3600')] as const;
   await aws.drain();
-  // What is left when the last worker was killed after its last commit.
+  // The state after the last worker was killed behind its last commit.
   for (const id of ids) {
     await sql(
       `update batch_items set state = 'cancelled', not_before = null, finalized_at = clock_timestamp() where batch_id = $1::uuid`,

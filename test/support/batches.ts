@@ -68,7 +68,7 @@ export async function claim(db: Db, workerId: string, batchId: string, n: number
   return (await claimItems(db, workerId, [batchId], [n], [due])).rows;
 }
 
-/** What the planner sees of a batch; undefined when it sees none. */
+/** A batch as the planner sees it; undefined when it sees none. */
 export async function openWork(db: Db, batchId: string) {
   return (await readOpenWork(db)).batches.find((batch) => batch.batchId === batchId);
 }

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/** What a client asks for when it has a container made: the part of the Engine API that these tests look at. */
+/** A client's request for a new container: the part of the Engine API that these tests look at. */
 export interface ContainerRequest {
   Image: string;
   Env?: string[];
@@ -16,7 +16,7 @@ export interface ContainerRequest {
 export interface Program {
   /** Port of this machine that each exposed port of the container is bound to. */
   port: number;
-  /** What the container has logged. */
+  /** The log of the container. */
   logs: string;
 }
 

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/** What happens to a request instead of reaching the server. */
+/** The fault that a request meets instead of reaching the server. */
 export type Fault =
   | { status: number; code: string }
   /** Passed on, but its answer ends after so many bytes of the body. */

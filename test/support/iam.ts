@@ -11,14 +11,14 @@ interface Statement {
   Resource: string | string[];
 }
 
-/** What the role of a function allows it, as serverless.yml and infra/roles.yml have it. */
+/** Returns the statements of a function's role, as serverless.yml and infra/roles.yml have it. */
 async function statementsOf(name: string): Promise<Statement[]> {
   const read = async (path: string) => parse(await readFile(join(ROOT, path), 'utf8'), { logLevel: 'silent' });
   const { role } = (await read('serverless.yml')).functions[name];
   return (await read('infra/roles.yml')).Resources[role].Properties.Policies[0].PolicyDocument.Statement;
 }
 
-/** What a request to S3 asks to be allowed: the action, and the key (empty: the bucket itself). */
+/** Returns the permissions that a request to S3 needs: the action, and the key (empty: the bucket itself). */
 function asked(method: string, url: string, bucket: string, body: Buffer): [action: string, key: string][] {
   const { pathname, searchParams } = new URL(url, 'http://s3');
   const key = decodeURIComponent(pathname.slice(`/${bucket}/`.length));

@@ -40,7 +40,7 @@ export interface Platform {
    * the queue is empty and all have returned. Returns how many invocations there were.
    */
   drain(): Promise<number>;
-  /** What functions asked of the store that their roles do not allow; nothing without `roles`. */
+  /** Requests of functions to the store that their roles do not allow; empty without `roles`. */
   denied: string[];
   close(): Promise<void>;
 }
@@ -60,7 +60,7 @@ export interface PlatformOptions {
   load?(env: Record<string, string>): Promise<typeof Functions>;
 }
 
-/** What API Gateway has routes for. */
+/** The endpoints that API Gateway has routes for. */
 const DEPLOYED = INFERENCE_ENDPOINTS.filter(({ lambda }) => lambda !== null);
 /** The functions behind API Gateway. */
 type ApiFunction = Exclude<keyof typeof Functions, 'worker' | 'sweep'>;

@@ -36,7 +36,7 @@ export function roll(rule: Rule, state: BucketState, nowUs: number): BucketState
   return { used: 0, previous: slid ? state.used : 0, anchorUs: start };
 }
 
-/** What counts of a rolled bucket. */
+/** Returns the amount that counts of a rolled bucket. */
 export function current(rule: Rule, state: BucketState, nowUs: number): number {
   if (rule.strategy !== 'sliding-window') return state.used;
   return state.used + state.previous * (1 - Math.min(1, Math.max(0, nowUs - state.anchorUs) / windowUs(rule)));

@@ -53,7 +53,7 @@ export interface Answer {
 /** Routes that can be called both ways. */
 export interface Served {
   server: HttpServer;
-  /** What the server listens on. */
+  /** The address that the server listens on. */
   url: string;
   seen: SeenRequest[];
   call(way: Way, call: Call): Promise<Answer>;
@@ -71,7 +71,7 @@ export interface NativeApi extends Served {
   close(): Promise<void>;
 }
 
-/** What a surface has otherwise than the native API. */
+/** The settings of a surface that differ from the native API's. */
 interface ServeChange extends Pick<ServeOptions, 'guard'> {
   maxBodyBytes: number;
   /** In place of the application's. */
@@ -219,7 +219,7 @@ export async function asEvent(find: ReturnType<typeof createMatcher>, call: Call
       timeEpoch: 0,
     },
   };
-  // What Lambda does to a result: only what survives JSON comes out.
+  // As Lambda does with a result: only values that survive JSON come out.
   const result = JSON.parse(JSON.stringify(await match.route.run(event, {} as Context)));
   const bytes = Buffer.from(result.body ?? '', result.isBase64Encoded ? 'base64' : 'utf8');
   return answerOf(result.statusCode, new Headers(result.headers), bytes);

@@ -70,7 +70,7 @@ const discards = (what: string, item: string, error: string): Case => [
   },
 ];
 
-/** What a client of the native API sees, the same in every set-up. Each gets a fresh upstream. */
+/** The cases of a client of the native API, the same in every set-up. Each gets a fresh upstream. */
 export const NATIVE_CASES: readonly Case[] = [
   [
     'tells of its health without a credential',

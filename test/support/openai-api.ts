@@ -88,7 +88,7 @@ export async function createOpenaiApi(
     wakeValidator: () => void woken++,
     compact: async (ids) => void compacted.push(...ids),
   };
-  // What the native API and OpenAI's share, beside OpenAI's own.
+  // The routes that the native API and OpenAI's share, beside OpenAI's own.
   const routes = bindEndpoints([...OPENAI_BATCH_ENDPOINTS, ...below('/shared', SHARED_BATCH_ENDPOINTS)], app);
   const { call } = await native.serve(routes, { maxBodyBytes: 4 * 1024 * 1024 });
   const validator = createValidator(deps);

@@ -1,7 +1,7 @@
 import type { Binding, Catalog, Host, HostKey, Model, Policy } from '../../lib/model/catalog.ts';
 
 /**
- * What a routing test says about its catalogue; everything else has the defaults of "Catalogue documents" in
+ * The members of a catalogue that a routing test sets; everything else has the defaults of "Catalogue documents" in
  * docs/spec/native-api.md.
  */
 export interface CatalogSketch {

@@ -197,7 +197,7 @@ metadata: {name: ${name}}
 spec: {policy: p, valueFrom: {kind: env, env: TEST_KEY_${name.toUpperCase()}}}
 `;
 
-/** What the catalogue's secrets are read from. */
+/** The environment that the catalogue's secrets are read from. */
 export const SERVICE_SECRETS: Record<string, string> = {
   TEST_HOST_KEY_ONE: 'sk-host-one',
   TEST_HOST_KEY_TWO: 'sk-host-two',

@@ -19,7 +19,7 @@ export interface FoundStatement {
   parameters: number | null;
   /** Kinds of value by column; null when the call names no row type. */
   row: Record<string, string[]> | null;
-  /** What the text is built with beyond constants that are put together: calls, choices, sums. */
+  /** The expressions in the text beyond constants that are put together: calls, choices, sums. */
   built: string[];
 }
 
@@ -206,7 +206,7 @@ function kindsByColumn(checker: ts.TypeChecker, row: ts.Type, node: ts.Node): Re
   return Object.fromEntries(columns.map(([name, kinds]) => [name, [...new Set(kinds)].sort()]));
 }
 
-/** What a value of the type is at run time: `string`, `Date`, `number[]`. Null is left out. */
+/** Returns the kinds of a value of the type at run time: `string`, `Date`, `number[]`. Null is left out. */
 function kindsOf(checker: ts.TypeChecker, type: ts.Type): string[] {
   if (type.isUnion()) return type.types.flatMap((one) => kindsOf(checker, one));
   if (type.flags & (ts.TypeFlags.Null | ts.TypeFlags.Undefined)) return [];
@@ -278,7 +278,7 @@ export async function describeStatement(client: pg.Client, text: string): Promis
   };
 }
 
-/** What the driver makes of a type of Postgres. `object` is whatever JSON holds. The test proves each with a value. */
+/** The driver's kind of value for a type of Postgres. `object` is any JSON value. The test proves each with a value. */
 export const KIND_OF_TYPE: Readonly<Record<string, string>> = {
   int2: 'number',
   int4: 'number',

@@ -56,7 +56,7 @@ function padded(path: string, model: string, bytes: number): string {
 }
 
 /**
- * What a model name asks the upstream to do; null for an ordinary name, which gets a good answer. `<n>` are numbers:
+ * Reads the directive in a model name; null for an ordinary name, which gets a good answer. `<n>` are numbers:
  *
  *   status-<n>          that status          retry-after-<s>   429 with Retry-After in seconds (-date-<s>: as a date)
  *   slow-<ms>           answers after that   hang              never answers     hang-body   head only, no end

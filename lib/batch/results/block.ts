@@ -16,7 +16,7 @@ export interface ElementBlock {
 export const CHUNK_BYTES = 256 * 1024;
 /** From here on bytes are passed on as they are: copying them would cost more than a write of their own. */
 export const LARGE_BYTES = 1024 * 1024;
-/** What a chunk has at least, should a block become larger than was said. */
+/** The least size of a chunk, for a block that becomes larger than announced. */
 const MIN_BYTES = 16 * 1024;
 
 const COMMA = 0x2c;

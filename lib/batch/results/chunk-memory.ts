@@ -9,8 +9,9 @@ export interface ChunkMemory {
 }
 
 /**
- * The memory of one stream. What is not given back, or is more than `keepBytes`, is garbage like any other. Why: new memory has to be cleared by the
- * system, and its weight sets off major collections; together that was a quarter of the CPU of a stream.
+ * The memory of one stream. A chunk that is not returned, or exceeds `keepBytes`, is garbage like any other. The
+ * reason: new memory has to be cleared by the system, and its weight sets off major collections; together that was a
+ * quarter of the CPU of a stream.
  */
 export function chunkMemory(keepBytes: () => number = () => Number.POSITIVE_INFINITY): ChunkMemory {
   const free: Buffer[] = [];

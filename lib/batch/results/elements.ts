@@ -55,11 +55,11 @@ const MOST_ROWS = 8192;
 const ROWS_BYTES = 16 * 1024 * 1024;
 /** The rows of a stream with less than the largest share are as many fewer. */
 const FULL_SHARE = WHOLE_SHARE.loadBytes();
-/** What an element has around its response, at most. */
+/** The most bytes that an element has around its response. */
 const FRAME_BYTES = 64;
-/** What lies between the responses of a load is read as well. */
+/** Bytes between the responses of a load are read as well. */
 const GAP_BYTES = 512 * 1024;
-/** Why an element has no response: the texts of `maxBytes`. */
+/** The reason why an element has no response: the texts of `maxBytes`. */
 export const TOO_LARGE = 'larger than one answer here can be';
 
 const COMPLETED = ITEM_STATES.indexOf('completed');
@@ -71,7 +71,7 @@ interface Load {
   from: number;
   to: number;
   bytes: number;
-  /** What they may be, except for one larger response. */
+  /** The most that they may be, except for one larger response. */
   maxBytes: number;
   /** How many discarded rows come before them. */
   discarded: number;

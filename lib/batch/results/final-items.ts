@@ -111,7 +111,7 @@ async function loadGroup(
   });
 }
 
-/** Why there are no bytes, and for how long they may still come. */
+/** The reason why bytes are missing, and for how long they may still come. */
 interface UnreadableBody {
   reason: string;
   waitSeconds: number;

@@ -17,7 +17,7 @@ export interface ReaderBudget {
   held(): number;
 }
 
-/** What an endpoint needs that answers with a stream. */
+/** The dependencies of an endpoint that answers with a stream. */
 export interface StreamDeps {
   readers: ReaderBudget;
 }

@@ -102,7 +102,7 @@ function uuidAt(records: Buffer, at: number): string {
   return uuidOfHex(records.toString('hex', at, at + 16));
 }
 
-/** What a surface's result files are made of. */
+/** One item as a surface's result files show it. */
 export interface FinalRow {
   idx: number;
   state: ItemState;

@@ -6,7 +6,7 @@ const RETRY_MAX_MS = 3_600_000;
  */
 const FORGET_MS = 3_600_000;
 
-/** What failed, and when it may be tried again. */
+/** The ids that failed, and when each may be tried again. */
 export interface RetryPauses {
   /** False during the pause after a failure. */
   mayTry(id: string): boolean;

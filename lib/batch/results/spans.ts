@@ -8,8 +8,8 @@ import type { ResultRows } from './result-rows.sql.ts';
 export type SpanStore = Pick<PayloadStore, 'read' | 'readMany'>;
 
 /**
- * Memory that reads go into, made at the first use. What was read lies in it until the next call with the same; what lies
- * in memory of the store until `release`, which its user calls in the end.
+ * Memory that reads go into, made at the first use. The bytes read stay valid until the next call with the same memory.
+ * Bytes in memory of the store stay valid until `release`, which the user calls in the end.
  */
 export interface Scratch {
   memory: Buffer | null;

@@ -89,7 +89,7 @@ const FIND_KEY = `
   where owner = $1::text and surface = $2::text and key = $3::text
     and created_at > clock_timestamp() - interval '24 hours'`;
 
-/** What a key stands for, or null when it is free. */
+/** Returns the submit that a key belongs to; null if the key is free. */
 export async function findIdempotencyKey(db: Db, name: IdempotencyName): Promise<IdempotencyRow | null> {
   const values = [name.owner, name.surface, name.key];
   const { rows } = await db.query<IdempotencyRow>({ name: 'find_idempotency_key', text: FIND_KEY, values });

@@ -30,7 +30,7 @@ export interface PreparedBatch {
   idempotency: { name: IdempotencyName; sha256: Buffer } | null;
   /** Objects that were written for this batch alone: deleted when it does not come about. */
   objects: readonly PayloadRef[];
-  /** More that belongs into the same transaction, before the rows of the batch. What it throws undoes all. */
+  /** Further work in the same transaction, before the rows of the batch. An error of it undoes all. */
   within?(tx: Db): Promise<void>;
 }
 

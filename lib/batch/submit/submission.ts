@@ -16,12 +16,12 @@ const SPAN_BYTES = 32;
 /** The same with its checksum, and the text of both in the statement. */
 const ITEM_BYTES = 128;
 
-/** What it takes of the memory to find the items of a submit of so many bytes: they themselves, and most items. */
+/** The memory to find the items of a submit of so many bytes: the bytes themselves, and the most items. */
 export function parseMemory(bytes: number, maxItems: number): number {
   return bytes + SPAN_BYTES * Math.min(maxItems, Math.ceil(bytes / 2));
 }
 
-/** What it takes to record them. */
+/** The memory to record them. */
 export function recordMemory(bytes: number, { items }: Submission): number {
   return bytes + ITEM_BYTES * items.count;
 }

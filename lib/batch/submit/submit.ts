@@ -31,7 +31,7 @@ export interface SubmitRequest extends Submission {
   anthropicBeta: string | null;
   /** The upload that `body` was read from; it is used up with the batch. */
   upload?: { id: string; sha256: Buffer };
-  /** What the Idempotency-Key is compared by; that of `body` unless given. */
+  /** The digest that the Idempotency-Key is compared by; that of `body` unless given. */
   bodySha256?: Buffer;
 }
 

@@ -58,7 +58,7 @@ const FIND_RECEIVABLE = `
   select s.secret, u.owner, u.bytes, u.expires_at > clock_timestamp() as open, u.batch_id is not null as used
   from upload_secret s left join uploads u on u.id = $1::uuid`;
 
-/** What decides about a PUT: the signing secret, and the upload if there is one. */
+/** Reads the facts that decide about a PUT: the signing secret, and the upload if it exists. */
 export async function findReceivable(
   db: Db,
   id: string,

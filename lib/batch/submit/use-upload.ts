@@ -85,7 +85,7 @@ export async function deleteUsed(
   });
 }
 
-/** What an Idempotency-Key stands for when the body names an upload: the uploaded bytes, and that body. */
+/** The digest for an Idempotency-Key when the body names an upload: of the uploaded bytes, and of that body. */
 export function digestOfUpload(uploadSha256: Buffer, body: Buffer): Promise<Buffer> {
   return inTurns(sha256InSteps(uploadSha256, body), body.length);
 }

@@ -27,7 +27,7 @@ export async function checkFingerprint(tx: Db, keyId: string | null): Promise<vo
   if (fault !== null) throw new ConfigError(fault);
 }
 
-/** Why the master key `keyId` cannot be used on a database where these rows are sealed; null when it can. */
+/** The reason why the master key `keyId` cannot be used on a database where these rows are sealed; null when it can. */
 function foreignKeyFault(sealed: readonly SealedCount[], keyId: string | null): string | null {
   if (sealed.every((row) => row.key_id === keyId)) return null;
   const ours = keyId === null ? 'RELAY_MASTER_KEY is missing' : `RELAY_MASTER_KEY has the fingerprint ${keyId}`;

@@ -16,7 +16,7 @@ export async function checkMasterKey(db: Database, box: SecretBox | null): Promi
   });
 }
 
-/** What a change of the master key needs from the rooms above the catalogue. */
+/** The steps of a change of the master key that belong to layers above the catalogue. */
 export interface RekeyHooks {
   /** Throws while replicas run: they would continue with the old key. Called under the lock of the master key. */
   requireStopped(tx: Db): Promise<void>;

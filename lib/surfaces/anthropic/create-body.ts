@@ -24,7 +24,7 @@ export const CREATE_LIMITS: CreateLimits = {
   maxRequestBytes: 32 * 1024 * 1024,
 };
 
-/** What a create's body came to. */
+/** The result of reading a create's body. */
 export type CreateBody =
   | {
       kind: 'requests';
@@ -46,7 +46,7 @@ export interface CreateBodyReader {
 
 const MAX_UPLOAD_ID_BYTES = 1024;
 
-/** What is kept of a request until it is recorded: its `custom_id` three times, where it stands, its checksum. */
+/** The memory of a request until it is recorded: its `custom_id` three times, where it stands, its checksum. */
 const REQUEST_BYTES = 384;
 
 /**

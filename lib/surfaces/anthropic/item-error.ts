@@ -4,7 +4,7 @@ import { errorDocument, findMembersInSteps, type Span } from '../../json/members
 import { isUtf8InSteps } from '../../json/utf8.ts';
 import type { ErrorKind } from '../../model/usage-event.ts';
 
-/** Why a request errored, as this API tells it. */
+/** The reason of an errored request, as this API tells it. */
 export interface ItemError {
   type: string;
   /** A JSON string: the upstream's own bytes where it said why. */
@@ -91,8 +91,8 @@ type Told = { type: string | null; message: Buffer | null; requestId: Buffer | n
 const NOTHING: Told = { type: null, message: null, requestId: null };
 
 /**
- * What an upstream's body says: `{"error":{"type","message"},"request_id"}`, of which anything may be missing, also in a
- * list of one.
+ * Reads an upstream's error body: `{"error":{"type","message"},"request_id"}`, of which anything may be missing, also
+ * in a list of one.
  */
 function* read(body: Buffer): Steps<Told> {
   if (!(yield* isUtf8InSteps(body))) return NOTHING;

@@ -30,8 +30,8 @@ class NamesUpload extends Error {
 }
 
 /**
- * Checks a create's body on its way into the store, as one object: the items' spans point into it. What is refused, at
- * the last byte even, ends the write, so that no object comes about. Throws as `createBodyReader` does, what the source
+ * Checks a create's body on its way into the store, as one object: the items' spans point into it. A refusal, even at
+ * the last byte, ends the write, so that no object is made. Throws as `createBodyReader` does, what the source
  * throws, and the store's errors.
  */
 export async function receiveRequests(

@@ -9,7 +9,7 @@ const CUSTOM_ID = /^[a-zA-Z0-9_-]{1,64}$/;
 /** 64 characters that are all escaped (`\u0061`), and the quotes. */
 const MAX_CUSTOM_ID_BYTES = 64 * 6 + 2;
 
-/** What is wrong with an element of `requests`; `at` is '', `.custom_id` or `.params`. */
+/** The fault of an element of `requests`; `at` is '', `.custom_id` or `.params`. */
 export interface RequestFault {
   at: string;
   text: string;
@@ -17,7 +17,7 @@ export interface RequestFault {
 
 /** Reads one element after the other; what it returns is of the last one. Nothing is made for each: there are 100,000. */
 export interface RequestReader extends ElementEvents {
-  /** What is wrong with the element that was passed last; null when nothing is, and then the rest is set. */
+  /** The fault of the element that was passed last. Null when it has no fault; then the rest is set. */
   check(): RequestFault | null;
   customId: string;
   /** Where the value of `params` stands in the element. */

@@ -13,7 +13,7 @@ const MESSAGE = Buffer.from('","message":');
 const REQUEST_ID = Buffer.from('},"request_id":');
 const ERRORED_END = Buffer.from('}}}\n');
 
-/** What happens to a request at its end, in the words of this API. */
+/** The final state of a request, in the words of this API. */
 export type ResultType = 'succeeded' | 'errored' | 'canceled' | 'expired';
 
 /** The text of items whose window closed before they had an answer (lib/worker/sweep/sweep.sql.ts). */

@@ -12,7 +12,7 @@ import { fileOfUpload } from './from-upload.ts';
 import { discard, recordFile } from './record-file.ts';
 import { type FileRow, insertFile, type NewFile } from './stored-files.sql.ts';
 
-/** What a form may be longer than its file. */
+/** The bytes that a form may have beyond its file. */
 const FRAME_BYTES = 1024 * 1024;
 
 export interface CreateFileDeps extends UploadTurnDeps {

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { ApiError, cutText } from '../../base/errors.ts';
 import { PARAM_AND_RULE, parseBy, wholeText } from '../../base/parse.ts';
 
-/** What a caller says of a file beside its bytes. */
+/** The options of a file that its caller sent. */
 export interface FileOptions {
   expiresAfterSeconds: number;
   /** The upload to take the bytes of, in place of a part `file`; null without one. */

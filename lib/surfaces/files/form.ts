@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { Busboy, type BusboyFileStream, type BusboyInstance } from '@fastify/busboy';
 import { ApiError, cutText, reasonOf } from '../../base/errors.ts';
 
-/** Takes the parts of a form in the order they come. What either throws ends the reading. */
+/** Takes the parts of a form in the order they come. An error of either method ends the reading. */
 export interface FormSink {
   /** A part that is not named `file`. Names are those of the sender. */
   field(name: string, value: string): void;

@@ -1,4 +1,4 @@
-/** What a `Range` header asks of an object. */
+/** The part of an object that a `Range` header asks for. */
 export type RangeVerdict =
   | { kind: 'whole' }
   | { kind: 'part'; offset: number; length: number }
@@ -9,8 +9,9 @@ const WHOLE: RangeVerdict = { kind: 'whole' };
 const SINGLE = /^bytes=[ \t]*(\d*)-(\d*)[ \t]*$/i;
 
 /**
- * Reads a `Range` header by RFC 9110 section 14: `bytes=a-b`, `bytes=a-` and the last n bytes, `bytes=-n`. What is
- * malformed, in another unit or of several ranges is as good as absent, and so the whole. Ends are cut to the size.
+ * Reads a `Range` header by RFC 9110 section 14: `bytes=a-b`, `bytes=a-` and the last n bytes, `bytes=-n`. A
+ * header that is malformed, in another unit or of several ranges counts as absent, so it means the whole. Ends are cut
+ * to the size.
  */
 export function parseRange(header: string | undefined, size: number): RangeVerdict {
   const match = header === undefined ? null : SINGLE.exec(header);

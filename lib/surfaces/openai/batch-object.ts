@@ -6,7 +6,7 @@ import type { FinalStatus, OpenaiBatchRow, UsageSums } from './openai-batches.sq
 export type OpenaiStatus = 'validating' | 'in_progress' | 'finalizing' | 'cancelling' | FinalStatus;
 
 /**
- * What a batch is doing. `finalizing` begins with its last item's end and lasts until its files are there; a cancel
+ * The status of a batch. `finalizing` begins with its last item's end and lasts until its files are there; a cancel
  * is `cancelling` for all of that time.
  */
 function statusOf(row: OpenaiBatchRow): OpenaiStatus {

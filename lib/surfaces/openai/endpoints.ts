@@ -1,7 +1,7 @@
 import type { Shape } from '../../model/catalog.ts';
 
 /**
- * What a batch can be for, and the shape its items then have ("Create of an OpenAI batch" in
+ * The endpoints that a batch can name, and the shape of its items ("Create of an OpenAI batch" in
  * docs/spec/openai-surface.md).
  */
 const SHAPES = {

@@ -184,7 +184,7 @@ export async function finishOpenaiBatch(
   return (await tx.query({ name: 'finish_openai_batch', text: FINISH_OPENAI_BATCH, values })).rowCount === 1;
 }
 
-/** What its result files need to know of a batch. */
+/** The columns of a batch that its result files use. */
 export interface ResultFilesRow {
   owner: string;
   custom_ids_id: string;

@@ -16,7 +16,7 @@ import { resultLine, resultLineInSteps } from './result-line.ts';
 /** Result files live for 30 days, as batch files do, unless the create says otherwise. */
 const EXPIRY_SECONDS = 2_592_000;
 
-/** What was written of a batch. */
+/** The result files that were written for a batch. */
 interface Written {
   output: { ref: PayloadRef; bytes: number } | null;
   error: { ref: PayloadRef; bytes: number } | null;
@@ -85,7 +85,7 @@ async function endOf(sink: ObjectSink): Promise<Written['output']> {
   return bytes === 0 ? null : { ref: sink.ref, bytes };
 }
 
-/** What undoes a transaction that another was faster than. */
+/** Thrown to undo a transaction when another one was faster. */
 const BEATEN = new Undone('another wrote the result files');
 
 async function switchOver(

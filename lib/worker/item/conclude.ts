@@ -71,7 +71,7 @@ export interface Run {
   othersSucceed: boolean;
   /** Monotonic ms. */
   deadline: number;
-  /** Why a key's tier refused, when one did. */
+  /** The outcome when a key's tier refused; else null. */
   refusal: Outcome | null;
   /** Rules whose token meters the answer is charged to. */
   charged: BucketRule[];

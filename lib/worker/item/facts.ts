@@ -6,7 +6,7 @@ import type { Candidate, RoutePlan } from '../../routing/plan.ts';
 // The same object for the same way: the group commit keeps route ids by identity.
 const memo = new WeakMap<Candidate, Map<string, RouteFacts>>();
 
-/** What a usage event says of the way an item took. Memoised by candidate and key. */
+/** The route of an item as its usage event records it. Memoised by candidate and key. */
 export function routeFacts(plan: RoutePlan, candidate: Candidate, key: HostKey): RouteFacts {
   let byKey = memo.get(candidate);
   if (!byKey) {

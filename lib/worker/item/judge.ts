@@ -108,7 +108,7 @@ function failureFacts(route: RouteFailure): RouteFacts {
 /** An item that only needs a slot: judged, its turn drawn, its limits reserved. */
 export interface PreparedItem extends Judged {
   turn: Turn | null;
-  /** What was reserved; null when that waits for the slot (`concurrency` counts items in slots, not in the queue). */
+  /** The item's reservation; null if it waits for the slot (`concurrency` counts items in slots, not in the queue). */
   reserved: Reservation | null;
 }
 

@@ -2,7 +2,7 @@ import type { BucketRule } from '../../limits/rules.ts';
 import type { ClaimedItem, Wait } from '../../model/batch.ts';
 import type { ErrorKind, RouteFacts, UsageFacts } from '../../model/usage-event.ts';
 
-/** What a worker does with an item: a value, never a thrown string. */
+/** The action of a worker on an item: a value, never a thrown string. */
 export type Outcome =
   /** The item is final. `response` becomes part of the group's segment; `error` is the whole text. */
   | {

@@ -42,7 +42,7 @@ export async function prepareItems(deps: PrepareDeps, loaded: readonly Loaded[])
   if (!results.some((one) => 'plan' in one)) return results as Result[];
 
   await deps.pool.ensureFresh();
-  // What would find every breaker open waits without a reservation: it would count against items that can run.
+  // An item that would find every breaker open waits without a reservation: it would count against items that can run.
   for (const [i, one] of results.entries()) {
     if (!('plan' in one)) continue;
     const { inMs } = deps.pool.reopening(one.plan, one.item.batch.owner);

@@ -145,7 +145,7 @@ async function othersSucceed(deps: RunDeps, { entry }: Run): Promise<boolean> {
   }
 }
 
-/** What the outcome says of the item itself, over all of its runs. */
+/** Records what the call says of the item itself, over all of its runs. */
 function noteFailure(run: Run, { breakerKey }: HostKey, { class: callClass }: CallResult, probe: boolean): void {
   run.probeRefused = probe && callClass === 'forbidden';
   if (breakerKey === '' || (callClass !== 'server_error' && callClass !== 'network')) return;
@@ -184,7 +184,7 @@ async function reserveTier(deps: RunDeps, run: Run, key: HostKey): Promise<Refun
   return null;
 }
 
-/** What the engine does with a prepared item that is not going to run: its reservation is given back. */
+/** Refunds the reservations of prepared items that are not going to run. */
 export function abandonItems(limits: Limits, entries: readonly PreparedItem[]): void {
   const refunds = entries.flatMap(({ reserved }) => (reserved && reserved.rules.length > 0 ? [reserved] : []));
   if (refunds.length > 0) limits.refund(refunds);

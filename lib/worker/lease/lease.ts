@@ -75,7 +75,7 @@ export function createLease(deps: LeaseDeps): Lease {
       offset = result.nowMs - deps.clock.now();
       silent = false;
       if (result.alive) return deps.onHeartbeat(result);
-      deps.log.warn({ worker: tenure.workerId }, 'lease lost, going on under a new id');
+      deps.log.warn({ worker: tenure.workerId }, 'lease lost, continuing under a new id');
       nextId = uuidv7(deps.clock.now());
       end();
       if (!stopped) await heartbeat();

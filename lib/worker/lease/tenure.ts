@@ -5,8 +5,8 @@
  *                                                       │
  *                          next tenure, new worker id ◄─┘ (not after a stop)
  *
- * Claims, outcomes and releases carry the tenure that they were begun in. What returns from a wait looks at the signal
- * first: work of an ended tenure is dropped, because the items are no longer this worker's. Tenures never overlap.
+ * Claims, outcomes and releases carry the tenure that they were begun in. Code that waited checks the signal first:
+ * work of an ended tenure is dropped, because the items are no longer this worker's. Tenures never overlap.
  */
 export interface Tenure {
   readonly workerId: string;

@@ -6,7 +6,7 @@ import type { Deployment } from './setups.ts';
 
 type Case = readonly [name: string, run: (setup: Deployment) => Promise<void>];
 
-/** What one answer of Lambda may hold. */
+/** The most bytes of one answer of Lambda. */
 const ANSWER_BYTES = 4_500_000;
 
 const request = (id: string, model: string) => ({
@@ -22,7 +22,7 @@ const stateCount = async (setup: Deployment, id: string, condition: string) => {
   return (await setup.sql(text, [uuidOf(id)]))[0]!.n;
 };
 
-/** What the official Anthropic client must find wherever the service runs. */
+/** The cases of the official Anthropic client, the same wherever the service runs. */
 export const ANTHROPIC_CASES: readonly Case[] = [
   [
     'runs a batch to results, and deletes it',

@@ -101,7 +101,7 @@ export const completed = (at: At, id: string, count: number, withinMs?: number):
   until(at, id, (status) => (status.counts.completed ?? 0) >= count, withinMs);
 
 /**
- * What must hold of every finished batch, whatever happened to it. Every item final, one usage event an item, no open
+ * Checks the rules of every finished batch, whatever happened to it. Every item final, one usage event an item, no open
  * item, no concurrency row, results in order with one element an item that says the same as its row.
  */
 export async function expectRecordedOnce(at: At, db: Database, id: string, total: number): Promise<void> {

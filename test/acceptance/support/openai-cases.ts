@@ -8,7 +8,7 @@ import type { Deployment } from './setups.ts';
 type Case = readonly [name: string, run: (setup: Deployment) => Promise<void>];
 type Endpoint = '/v1/chat/completions' | '/v1/responses' | '/v1/embeddings';
 
-/** What one answer of Lambda may hold. */
+/** The most bytes of one answer of Lambda. */
 const ANSWER_BYTES = 4_500_000;
 
 const line = (id: string, model: string, url: Endpoint = '/v1/chat/completions') => {
@@ -42,7 +42,7 @@ const closeWindow = async (setup: Deployment, id: string) => {
   }
 };
 
-/** What the official OpenAI client must find wherever the service runs. */
+/** The cases of the official OpenAI client, the same wherever the service runs. */
 export const OPENAI_CASES: readonly Case[] = [
   [
     'runs a file to an output and an error file',

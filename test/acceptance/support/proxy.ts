@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import { connect, createServer, type Socket } from 'node:net';
 
-/** What is cut: the answer to the first `times` statements of this name (or text). */
+/** The connections to cut: at the answer to the first `times` statements of this name (or text). */
 export interface Cut {
   statement: string;
   /** Only on connections that sent this before. */

@@ -11,7 +11,7 @@ import { catalogOf, KEYS } from './catalog.ts';
 
 type Defer = (work: () => Promise<void>) => void;
 
-/** What a fault test plays with; everything in it is stopped and removed when the test is over. */
+/** The set-up of a fault test; everything in it is stopped and removed when the test is over. */
 export interface Scene {
   /** A directory of the test's own. */
   dir: string;

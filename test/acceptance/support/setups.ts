@@ -31,9 +31,9 @@ export interface Deployment extends Setup {
   isLambda: boolean;
   /** Runs a statement of the test's own. */
   sql(text: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
-  /** What EventBridge does each minute; in the container the service's own heartbeat does it. */
+  /** Runs the sweep, as EventBridge does each minute; in the container the service's own heartbeat does it. */
   sweep(): Promise<void>;
-  /** What functions asked of the store although their roles do not allow it. */
+  /** Requests of functions to the store that their roles do not allow. */
   denied: readonly string[];
 }
 

@@ -105,7 +105,7 @@ async function expectEventsOnce(db: Database, id: string, total: number): Promis
 }
 
 /**
- * What must hold of a batch of requests that all can be answered, whatever happened to it. It is completed, has one output
+ * Checks a batch of requests that all can be answered, whatever happened to it. It is completed, has one output
  * file with one line for each request in their order, no error file, and one usage event for each.
  */
 export async function expectOutputOnce(

@@ -254,7 +254,7 @@ test('takes back the items of an invocation that was killed, and runs them again
   const killed = aws.container();
   void killed.invoke(wakeEvent()).catch(() => {});
   await upstream.waitForRequests(1);
-  // What a kill leaves: a lease without heartbeats, items that run, and a closed connection.
+  // The traces of a kill: a lease without heartbeats, items that run, and a closed connection.
   killed.app()!.db.query = () => new Promise(() => {});
   killed.app()!.db.transaction = () => new Promise(() => {});
   await sql("update workers set beat_at = clock_timestamp() - interval '31 seconds'");

@@ -83,7 +83,7 @@ async function asProcess(env: Record<string, string>): Promise<Running> {
 const range = (name: string, ...numbers: number[]) => numbers.map((n) => `${name} ${n}`);
 const TWENTY = Array.from({ length: 20 }, (_, i) => i);
 
-/** What the previous release had not recorded when it was killed. */
+/** The items that the previous release had not recorded when it was killed. */
 const OPEN = [
   ...range('later half', 1, 3, 4),
   ...range('later running', 1, 2),
@@ -160,7 +160,7 @@ test.each(VARIANTS)(
         expect(key).toBe(model === 'shaky' ? secrets.env.PREVIOUS_HOST_KEY : secrets.storedHostKey);
       }
 
-      // What was recorded stands as it was; each item has one usage event.
+      // The recorded outcomes stay as they were; each item has one usage event.
       const places = recorded.map(({ batch_id, idx }) => `${batch_id} ${idx}`);
       const now = await sql(
         `select batch_id, idx, segment_id, output_offset, finalized_at from batch_items order by 1, 2`,
@@ -254,7 +254,7 @@ test.each(VARIANTS)(
         ['messages-2', 'after: later messages 2'],
       ]);
 
-      // What outlives single batches: the limit's window continues, a repeated submit finds its batch, an upload its bytes.
+      // Facts outlive batches: the limit's window continues, a repeated submit finds its batch, an upload its bytes.
       const windows = await sql(`select used from limit_buckets where anchor_us > 0 and used < 100`);
       expect(windows).toEqual([{ used: left.received + OPEN.length }]);
       expect(await post('/v1/batches', queued.body, { 'Idempotency-Key': queued.idempotencyKey })).toMatchObject({

@@ -54,7 +54,7 @@ async function store(name: string, spec: object): Promise<[string, string]> {
   return [keyId, made.plaintext];
 }
 
-/** What a replica that loads the catalogue now answers, by the database's clock plus `later` ms. */
+/** Returns the answer of a replica that loads the catalogue now, by the database's clock plus `later` ms. */
 async function ask(presented: string, later = 0) {
   const [row] = await run('select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as now');
   const catalog = await loadCatalog(database.db, {}, null);

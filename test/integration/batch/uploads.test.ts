@@ -120,7 +120,7 @@ describe.each([
     test('says that what was not put, or not all of it, has not arrived', async () => {
       const { json } = await announce({ bytes: BODY.length });
       expectError(await submit({ upload_id: json.upload_id }), 409, 'upload_incomplete');
-      // What a store that checks no lengths would take:
+      // A store that checks no lengths would accept this:
       await api.payloads.writeStream(
         { kind: 'upload', id: json.upload_id },
         (async function* () {

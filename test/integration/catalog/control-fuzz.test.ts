@@ -199,7 +199,7 @@ test(
         check(answer, `POST ${where} ${sent}`);
         statuses.add(answer.status);
         if (!changed) expect(answer.status, sent).toBe(201);
-        // What was made goes again: the next one has the same snapshot names.
+        // The new object is deleted again: the next one has the same snapshot names.
         if (answer.status !== 201) return;
         const { id } = (answer.json.key ?? answer.json).metadata;
         expect((await control.call('DELETE', `/${where}/by-id/${id}`)).status).toBe(204);

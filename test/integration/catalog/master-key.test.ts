@@ -50,7 +50,7 @@ const rekey = (from: SecretBox, to: SecretBox, whileLocked: () => Promise<void> 
     alsoReseal: resealSigningKeys,
   });
 
-/** What a start does. */
+/** Checks and reads the keys as a start does. */
 async function start(box: SecretBox | null): Promise<void> {
   await checkMasterKey(database.db, box);
   await checkSigningKeys(database.db, box);

@@ -10,7 +10,7 @@ beforeAll(async () => {
 });
 afterAll(() => database.close());
 
-/** What Postgres makes of an array literal, as text. */
+/** Returns the elements that Postgres reads from an array literal, as text. */
 async function read(type: string, literal: string | null): Promise<(string | null)[]> {
   const text = `select array(select x::text from unnest($1::text::${type}[]) with ordinality u(x, i) order by i) as all`;
   const { rows } = await database.db.query<{ all: (string | null)[] }>({ name: '', text, values: [literal] });

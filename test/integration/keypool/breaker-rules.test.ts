@@ -190,7 +190,7 @@ const EXAMPLES: Step[][] = [
   ],
 ];
 
-/** What the steps of all runs reached: a property that only saw closed breakers would prove little. */
+/** The states that the steps of all runs reached: a property that only saw closed breakers would prove little. */
 const reached = { probes: 0, refusedProbes: 0, ignored: 0, highestStep: 0, auth: 0, account: 0, forbidden: 0, kept: 0 };
 
 test('TypeScript and Postgres come to the same breakers', async () => {

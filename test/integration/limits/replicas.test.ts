@@ -132,7 +132,7 @@ describe('a backend that is killed', () => {
   test('in mid-transaction leaves no count, no concurrency row and no lock', async () => {
     const [bucket, gauge] = [rule('fixed-window', 3, LONG), rule('token-bucket', 3, 0, 'concurrency')];
     const rules = [bucket, gauge];
-    // What was counted before stays.
+    // The earlier counts stay.
     expect(await reserve(primary.db, requests(1, rules), 400)).toMatchObject([{ ok: true }]);
 
     let waiting: ReturnType<typeof reserve> | undefined;

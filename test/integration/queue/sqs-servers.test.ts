@@ -14,7 +14,7 @@ import { createSqsPoller, createSqsQueue, type SqsOptions, type SqsQueue } from 
 import { type AwsServer, hasMoto, startFaux, startMoto, TEST_CLIENT } from '../../support/aws.ts';
 import { hasDocker, LOCALSTACK_HOOK_MS, startLocalStack } from '../../support/localstack.ts';
 
-/** What every SQS-compatible server has to do for us; sqs.test.ts has the faults and the looks inside, on fauxqs alone. */
+/** The rules for every SQS-compatible server; sqs.test.ts has the faults and the looks inside, on fauxqs alone. */
 const SERVERS: [name: string, here: boolean, start: () => Promise<AwsServer>][] = [
   ['SQS (fauxqs)', true, startFaux],
   ['SQS (moto_server, when it is on the PATH)', hasMoto(), startMoto],

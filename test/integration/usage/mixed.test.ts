@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Service, type SubmitOptions, startService } from '../../support/service.ts';
 
-// A batch of everything, in each of the three shapes. What usage events say is held against what the upstream really
-// received and answered, and their costs against a calculation of this test's own.
+// A batch of everything, in each of the three shapes. The usage events are compared with the requests and answers of
+// the upstream, and their costs against a calculation of this test's own.
 
 const RATES = { input: 3.75, output: 15, cache_read: 0.3, cache_creation: 4.5, reasoning: 20 };
 const PARTS_OF_OUTPUT = ['reasoning'];

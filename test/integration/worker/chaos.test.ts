@@ -92,7 +92,7 @@ test.each([1, 2])(
   60_000,
 );
 
-/** What a client does that is answered 503 because the database connection was cut: it asks again. */
+/** Repeats a call that is answered 503 because the database connection was cut, as a client does. */
 async function again<T>(ask: () => Promise<T>): Promise<T> {
   for (;;) {
     try {

@@ -212,7 +212,7 @@ describe('the orphan sweep', () => {
     expect(await deleteOrphans(database.db, payloads, now)).toBe(4);
     for (const ref of [...young, input, segment, result, index]) expect(await payloads.size(ref)).toBe(1);
     for (const ref of orphans) await expect(payloads.size(ref)).rejects.toThrow('not found');
-    // What a delete leaves behind goes the next time.
+    // The next sweep deletes the objects that a delete leaves behind.
     await deleteBatch(database.db, key(id));
     expect(await deleteOrphans(database.db, payloads, now)).toBe(4);
   });

@@ -51,7 +51,7 @@ test('reports the first failure of each streak and no other', async () => {
 });
 
 test('throws an error that no pause can mend, and reports it to nobody else', async () => {
-  const { run, first, tries } = failing(9, { mends: (error) => (error as Error).message !== 'failure 3' });
+  const { run, first, tries } = failing(9, { isRetryable: (error) => (error as Error).message !== 'failure 3' });
   await expect(run()).rejects.toThrow('failure 3');
   expect([first, tries()]).toEqual([['failure 1'], 3]);
 });
@@ -81,7 +81,7 @@ test('a failure after the abort is not reported, and not thrown even if no pause
       stop.abort();
       throw new Error('cut off');
     },
-    { min: 1, max: 1, signal: stop.signal, onFirst: (error) => void reported.push(error), mends: () => false },
+    { min: 1, max: 1, signal: stop.signal, onFirst: (error) => void reported.push(error), isRetryable: () => false },
   );
   expect([ended, reported]).toEqual([{ aborted: true }, []]);
 });

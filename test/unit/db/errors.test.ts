@@ -15,7 +15,7 @@ import {
 
 const withCode = (code: unknown, more: object = {}) => Object.assign(new Error('x'), { code, ...more });
 
-/** What each class means to those who ask: the columns of the table in lib/db/errors.ts, in its order. */
+/** The meaning of each class to those who ask: the columns of the table in lib/db/errors.ts, in its order. */
 const MEANING: Record<DatabaseErrorClass, string[]> = {
   own: [],
   away: ['unknown', 'away'],

@@ -260,7 +260,7 @@ describe('members and elements', () => {
     expect(bomLength(Buffer.from('{}'))).toBe(0);
   });
 
-  /** What a walk tells of the outer levels, in order. */
+  /** The events of a walk on the outer levels, in order. */
   function told(text: string, levels: number): { events: string[]; end: number } {
     const events: string[] = [];
     const bytes = Buffer.from(text);

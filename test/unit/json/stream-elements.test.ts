@@ -80,7 +80,7 @@ function faultOf(message: string): StreamFault {
   return { kind: 'invalid', offset: Number(offset), atEnd: what === 'end' };
 }
 
-/** What both must say of a document: only the kind of fault depends on what is seen first. */
+/** Checks that both readings of a document agree: only the kind of fault depends on what is seen first. */
 function expectSame(bytes: Buffer, pieces: readonly Buffer[]): boolean {
   const expected = whole(bytes);
   const found = scan(pieces);

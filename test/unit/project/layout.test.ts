@@ -22,8 +22,8 @@ const lib = sources('lib');
 const handlers = sources('handlers');
 
 /**
- * What begins like a statement of SQL. Words that begin sentences too count only when they stand alone (`begin`), or with one
- * name behind them (`listen relay_wake`).
+ * Text that begins like a statement of SQL. Words that begin sentences too count only when they stand alone (`begin`),
+ * or with one name behind them (`listen relay_wake`).
  */
 const STATEMENTS = [
   /^(?:select|values)\b(?! a | an | the )/i,
@@ -49,7 +49,7 @@ function find(file: string, source: string, name: (node: ts.Node) => string | nu
   return found;
 }
 
-/** What reaches behind types and promises: casts by way of `unknown`, V8 and its settings, fields that begin with `_`. */
+/** Finds code that reaches behind types: casts by way of `unknown`, V8 and its settings, fields that begin with `_`. */
 const reachesIn = (file: string, source: string) =>
   find(file, source, (node) => {
     if (ts.isAsExpression(node) && node.type.kind === ts.SyntaxKind.UnknownKeyword && ts.isAsExpression(node.parent)) {

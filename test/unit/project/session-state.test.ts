@@ -31,7 +31,7 @@ const RULES: readonly [rule: string, pattern: RegExp][] = [
   ['prepared statement', sql(String.raw`${START}(?:prepare\s+[\w"$]+\s*(?:\(|as\b)|deallocate\s)`)],
   ['held cursor', sql(String.raw`\bcursor\s+with\s+hold\b`)],
   ['loaded library', sql(String.raw`${START}load\s+'`)],
-  // What a connection asks for in its first message is a setting too; a pooler refuses it.
+  // An option in a connection's first message is a setting too; a pooler refuses it.
   ['startup option', /^-c\s|\s-c\s+\w+=/],
 ];
 
@@ -60,7 +60,7 @@ function rulesBroken(text: string): string[] {
   return RULES.filter(([, pattern]) => pattern.test(text)).map(([rule]) => rule);
 }
 
-/** What the texts of a source hold (never its comments). A `${...}` inside of a text is seen as `$`. */
+/** Finds the rules that the texts of a source break, never its comments. A `${...}` inside of a text is seen as `$`. */
 function findIn(file: string, source: string): string[] {
   if (file.endsWith('.sql')) return rulesBroken(source.replace(/--.*$|\/\*[\s\S]*?\*\//gm, ''));
   const found: string[] = [];

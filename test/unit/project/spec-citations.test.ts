@@ -22,7 +22,7 @@ interface Citation {
   page: string;
 }
 
-/** What a text cites as `"<Heading>" in docs/spec/<page>.md`. */
+/** Returns the citations of a text, of the form `"<Heading>" in docs/spec/<page>.md`. */
 function citationsOf(file: string, text: string): Citation[] {
   const found = joined(text).matchAll(/"([^"]{1,100})" in (docs\/spec\/[\w-]+\.md)/g);
   return [...found].map(([, heading, page]) => ({ file, heading: heading!, page: page! }));

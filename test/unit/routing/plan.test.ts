@@ -25,7 +25,7 @@ const policies = (change: Partial<Policy>, ...more: (Partial<Policy> & { name: s
   policies: [{ ...base.policies![0]!, ...change }, ...more],
 });
 
-/** What a test compares: hosts, or the failure's code. */
+/** The part of a route that a test compares: hosts, or the failure's code. */
 function outcome(result: Route): string {
   return result.kind === 'failed' ? result.code : result.candidates.map(({ host }) => host.name).join(' ');
 }

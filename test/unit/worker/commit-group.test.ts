@@ -12,9 +12,9 @@ import { strictLog } from '../../support/strict-log.ts';
 const item = { batch: { id: 'b' } as BatchContext, idx: 0, claimNo: 1, attempts: 0 } as ClaimedItem;
 
 interface World {
-  /** What each write of a segment does before it succeeds. */
+  /** The steps of each write of a segment before it succeeds. */
   store?: (() => void)[];
-  /** What each commit does before it succeeds. */
+  /** The steps of each commit before it succeeds. */
   database?: (() => void)[];
   response?: Buffer | null;
 }

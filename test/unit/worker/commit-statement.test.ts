@@ -61,7 +61,7 @@ async function sent(given: CommitGroup): Promise<Statement> {
   return statement!;
 }
 
-/** What the statement calls each of its arrays, and what is sent there. */
+/** The statement's name for each of its arrays, and the value that is sent there. */
 function tablesOf({ text, values }: Statement): Record<string, Record<string, unknown>> {
   const tables = [...text.matchAll(/unnest\(([^)]*)\)\s+as\s+(\w+)\(([^)]*)\)/g)].map(([, arrays, name, columns]) => {
     const numbers = [...arrays!.matchAll(/\$(\d+)::/g)].map((one) => Number(one[1]));

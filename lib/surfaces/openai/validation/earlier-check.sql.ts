@@ -5,7 +5,7 @@ import type { ValidationJob } from './validation.sql.ts';
 /** A file with its endpoint: what is checked once. */
 type CheckedFile = Pick<ValidationJob, 'object_id' | 'endpoint'>;
 
-/** What an earlier batch on the same file and endpoint came to. */
+/** The result of an earlier batch on the same file and endpoint. */
 export type EarlierCheck =
   | { passed: false; faults: StoredFault[] }
   | { passed: true; batch: { id: string; count: number; customIdsId: string; model: string | null } };
@@ -18,7 +18,7 @@ const FIND_CHECK = `
     and o.checked_requests is null and (o.errors is not null or b.custom_ids_id is not null)
   limit 1`;
 
-/** What the file came to when it was checked by these rules; null if it was not, or nothing is left of it. */
+/** Returns the result of the file's check by these rules; null if it was not checked, or nothing is left of it. */
 export async function findCheck(db: Db, file: CheckedFile, rules: number): Promise<EarlierCheck | null> {
   const { rows } = await db.query<{
     id: string;

@@ -2,7 +2,7 @@ import { cutText } from '../../../base/errors.ts';
 import { MAX_MEMBERS } from '../../../json/members.ts';
 
 /**
- * What is wrong with an input file; `errors.data` of a failed batch holds these ("Validation of the input file" in
+ * A fault of an input file; `errors.data` of a failed batch holds these ("Validation of the input file" in
  * docs/spec/openai-surface.md).
  */
 export interface Fault {

@@ -23,7 +23,7 @@ export const MAX_LINE_BYTES = 32 * 1024 * 1024;
  */
 export const CHECK_RULES = 1;
 
-/** What an input file came to. The rest counts only without faults. */
+/** The result of reading an input file. The other members count only without faults. */
 export interface CheckedInput {
   faults: Fault[];
   /** Where the body of each request stands in the file. */
@@ -44,7 +44,7 @@ export interface InputCheck {
   end(): Steps<CheckedInput>;
 }
 
-/** What is kept of a line until its item is recorded: what tells its custom_id from others, where it stands, its checksum. */
+/** The memory of a line until its item is recorded: the key of its custom_id, its place and its checksum. */
 const LINE_BYTES = 320;
 const LF = Buffer.from('\n');
 /** A custom_id in a duplicate's message is cut anyway: a longer one is not even decoded. */
@@ -139,8 +139,8 @@ function sameText(a: Buffer, b: Buffer): boolean {
 }
 
 /**
- * What tells one custom_id from another: its text, however it was escaped. The digest of a long one, so that 50,000 of
- * them cost a few megabytes; over UTF-16 where UTF-8 would make all lone surrogates the same.
+ * The text of a custom_id without its escapes, to tell one from another. Of a long one it is the digest, so that
+ * 50,000 of them cost a few megabytes; over UTF-16 where UTF-8 would make all lone surrogates the same.
  */
 function keyOf(json: Buffer): string {
   if (json.indexOf(BACKSLASH) < 0) {

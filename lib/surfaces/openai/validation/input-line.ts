@@ -27,8 +27,8 @@ const MAX_TEXT_BYTES = 1024;
 /**
  * Checks a line `{"custom_id","method":"POST","url","body"}` in one pass over its bytes, and reports all that is wrong with
  * it. Further members are ignored, and of duplicates the last one counts, as for JSON.parse. `line` has no white space
- * around. What the body says beside `stream` and `background` is judged when the item runs, `model` too. In one go, so only for lines of few
- * steps.
+ * around. Except `stream` and `background`, the body is judged when the item runs, `model` too. In one go, so only for
+ * lines of few steps.
  */
 export function readInputLine(line: Buffer, endpoint: string): InputLine {
   if (!isUtf8(line)) return nothing(lineFaults.notUtf8);

@@ -62,7 +62,7 @@ export async function validateBatch(deps: ValidateDeps, job: ValidationJob, sign
   }
 }
 
-/** What a check works with. */
+/** The dependencies of a check. */
 interface CheckWay {
   /** Where the custom ids are written to. */
   customIds: PayloadRef;
@@ -117,7 +117,7 @@ async function validate(
   }
 }
 
-/** What a batch is made of. */
+/** The parts that a batch is made of. */
 interface UsableInput {
   items: NewItems;
   model: string | null;
@@ -126,8 +126,8 @@ interface UsableInput {
 const UNREADABLE: ValidationEnd = { status: 'failed', errors: [fileFaults.unreadable] };
 
 /**
- * What the file came to, by an earlier check or one of its own, with the custom_ids written; or how the batch ends. The
- * batch of an owner without room for the requests fails before the file is read once more.
+ * The result of the file's check, by an earlier check or one of its own, with the custom_ids written; or how the batch
+ * ends. The batch of an owner without room for the requests fails before the file is read once more.
  */
 async function usable(deps: ValidateDeps, job: ValidationJob, way: CheckWay): Promise<UsableInput | ValidationEnd> {
   const { customIds, alive } = way;

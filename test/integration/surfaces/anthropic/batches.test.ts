@@ -368,7 +368,7 @@ describe('on S3', () => {
     const redirect = await results('lambda', id);
     expect([redirect.status, redirect.text]).toEqual([303, '']);
     const linked = await fetch(redirect.headers.get('location')!);
-    // What S3 then answers with; the server of the tests has only the object's own type.
+    // The content type that S3 then answers with; the server of the tests has only the object's own type.
     const { searchParams } = new URL(redirect.headers.get('location')!);
     expect(searchParams.get('response-content-type')).toBe('application/x-jsonl');
     const streamed = await results('node', id);

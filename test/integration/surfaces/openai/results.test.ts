@@ -365,7 +365,7 @@ describe('the retention', () => {
       [old, failed, young, open].map(uuidOf),
     ]);
     expect(rows.map(({ id }) => id).sort()).toEqual([young, open].map(uuidOf).sort());
-    // What the core took by its own clock goes with it.
+    // The row of a batch that the core's retention deleted is deleted with it.
     await api.sql('delete from batches where id = $1::uuid', [uuidOf(young)]);
     expect(await deleteExpiredOpenaiBatches(db, 2)).toBe(1);
   });

@@ -6,7 +6,7 @@ import { checksumItems, type SlicedItems, sliceInTurns, sliceSubmission } from '
 
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false });
 
-/** What a reader that builds the whole body would get; undefined when it refuses it. */
+/** The value of a reader that builds the whole body; undefined when it refuses it. */
 function reference(body: Buffer): { value: unknown } | undefined {
   try {
     return { value: JSON.parse(decoder.decode(body)) };
