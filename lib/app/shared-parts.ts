@@ -69,6 +69,7 @@ export type WorkerOptions = Pick<
   | 'client'
   | 'instance'
   | 'concurrency'
+  | 'invocation'
   | 'paused'
   | 'onRest'
   | 'onFinished'

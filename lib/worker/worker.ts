@@ -36,6 +36,8 @@ export interface WorkerDeps {
   log: Log;
   instance: string;
   concurrency: number;
+  /** It lives for one invocation on Lambda. */
+  invocation: boolean;
   flushMs: number;
   itemTimeoutMs: number;
   periods: Periods;
@@ -116,9 +118,14 @@ export function createWorker(deps: WorkerDeps): Worker {
     db,
     clock,
     log,
-    instance,
+    kind: { instance, slots: deps.concurrency, invocation: deps.invocation },
     periods,
     heldBatches: holdings.batchIds,
+    // An invocation also pauses when its time runs out.
+    standing: () => ({
+      blocked: blocked || (!deps.invocation && deps.paused()),
+      passedOver: claimer.passedOver(),
+    }),
     onTenure: (tenure) => events.emit('tenure', tenure),
     onHeartbeat: (heartbeat) => events.emit('heartbeat', heartbeat),
     onSilent: () => events.emit('silent'),
