@@ -9,6 +9,9 @@ export interface ClaimPlan {
   passedOver: string[];
 }
 
+/** A heartbeat carries the passed over batches, 16 bytes each. */
+const MAX_PASSED_OVER = 1000;
+
 /**
  * Spreads free slots: each goes to the owner, then to that owner's batch, with the fewest running items; ties go to the
  * older batch. Released items that are due count as their batch's own and are preferred there, since they have waited.
@@ -54,7 +57,10 @@ export function planClaim(batches: readonly OpenBatch[], slots: number): ClaimPl
   let running = 0;
   for (const owner of owners.values()) running += owner.running;
   for (const owner of owners.values()) {
-    for (const share of owner.heap) if (share.running < running) plan.passedOver.push(share.batch.batchId);
+    for (const share of owner.heap) {
+      if (plan.passedOver.length === MAX_PASSED_OVER) return plan;
+      if (share.running < running) plan.passedOver.push(share.batch.batchId);
+    }
   }
   return plan;
 }

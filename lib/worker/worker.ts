@@ -226,6 +226,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   events.on('silent', engine.abortAll);
   events.on('blocked', (state) => {
     blocked = state;
+    void lease.heartbeatNow(); // the progress of batches says so
     if (!blocked) engine.wake();
   });
   events.on('committed', (items, finished) => {

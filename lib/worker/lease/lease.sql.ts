@@ -115,7 +115,7 @@ export async function deleteWorker(db: Db, id: string): Promise<void> {
         delete from workers where id = $1::uuid returning invocation, slots
       )
       insert into worker_ends (invocation, ended_at) select invocation, clock_timestamp() from gone where slots > 0
-      on conflict (invocation) do update set ended_at = excluded.ended_at`,
+      on conflict (invocation) do update set ended_at = greatest(worker_ends.ended_at, excluded.ended_at)`,
     values: [id],
   });
 }
@@ -197,7 +197,10 @@ export async function rescueItems(
           case when i.state = 'cancelled' then 'cancelled' else 'worker_lost' end as error_kind,
           substr(i.error, 13) as error_message
       ), ${RECORD_UNSENT}, ${COUNT_DOWN}, leases as (
-        delete from workers where id = any($2::uuid[])
+        delete from workers where id = any($2::uuid[]) returning invocation, slots, beat_at
+      ), ends as (
+        insert into worker_ends (invocation, ended_at) select invocation, max(beat_at) from leases where slots > 0 group by invocation
+        on conflict (invocation) do update set ended_at = greatest(worker_ends.ended_at, excluded.ended_at)
       )
       select (select string_agg(id::text, ';') from counted where open_items = 0) as finished,
         (select count(*)::int from updated) as rescued`,
