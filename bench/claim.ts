@@ -35,7 +35,7 @@ async function createScene(bed: Bed, pending: number): Promise<() => Promise<voi
   await fill(database, pending);
   const { db, claim } = openClaims(bed, database);
   const worker = randomUUID();
-  await insertWorker(db, worker, 'bench');
+  await insertWorker(db, worker, { instance: 'bench', slots: 8, invocation: false });
   return async () => void (await claim(worker));
 }
 

@@ -111,11 +111,11 @@ async function createScene(bed: Bed, history: number): Promise<Scene> {
 /** Claim, commit, heartbeat and rescue as workers do them. */
 async function createWork({ db, claim }: Claims): Promise<Scene> {
   const worker = randomUUID();
-  await insertWorker(db, worker, 'bench');
+  await insertWorker(db, worker, { instance: 'bench', slots: 8, invocation: false });
   const claimed: Awaited<ReturnType<typeof claim>>[] = [];
   const lost = await Promise.all(Array.from({ length: 10 }, async () => randomUUID()));
   for (const id of lost) {
-    await insertWorker(db, id, 'lost');
+    await insertWorker(db, id, { instance: 'lost', slots: 8, invocation: false });
     await claim(id);
   }
   return {
@@ -136,7 +136,7 @@ async function createWork({ db, claim }: Claims): Promise<Scene> {
       const { committed } = await commitOutcomes(db, group);
       if (committed !== CLAIM) throw new Error(`committed ${committed} items instead of ${CLAIM}`);
     },
-    beat: () => sendHeartbeat(db, worker, [], PERIODS),
+    beat: () => sendHeartbeat(db, worker, [], { blocked: false, passedOver: [] }, PERIODS),
     'rescue of 64': async () => {
       const { rescued } = await rescueItems(db, [lost.pop()!], 'bench', 3);
       if (rescued !== CLAIM) throw new Error(`rescued ${rescued} items instead of ${CLAIM}`);

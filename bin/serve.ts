@@ -108,7 +108,7 @@ function urlOf(host: string, port: number): string | null {
 }
 
 function controlApp(app: App, env: NodeJS.ProcessEnv) {
-  const { db, log, catalogCache, secretBox, adminToken, notReady, unwell, clock, pool, metrics } = app;
+  const { db, log, catalogCache, secretBox, adminToken, notReady, unwell, clock, pool, metrics, workers } = app;
   return {
     db,
     log,
@@ -122,6 +122,7 @@ function controlApp(app: App, env: NodeJS.ProcessEnv) {
     generateKey: () => generateKey(clock.random),
     hostKeyHealth: (key: Parameters<typeof keyHealth>[1]) => keyHealth(db, key),
     resetHostKey: pool.reset,
+    workers,
     usage: usageReaders(db),
     metrics: async () => ({ contentType: metrics.registry.contentType, body: await metrics.registry.metrics() }),
   };

@@ -1,4 +1,5 @@
 import { ApiError } from '../lib/base/errors.ts';
+import type { ProgressDeps } from '../lib/batch/progress.ts';
 import { type ApiEvent, pathParameter, queryOf } from '../lib/http/event.ts';
 import { json } from '../lib/http/render.ts';
 import type { BoundRoute } from '../lib/http/routes.ts';
@@ -8,9 +9,11 @@ import { CREDENTIAL_ENDPOINTS, type CredentialsApp } from './control-credentials
 import { OBJECT_ENDPOINTS } from './control-objects.ts';
 import { bindEndpoints, type Endpoint, openEndpoint } from './endpoint.ts';
 import { type HealthApp, healthEndpoint } from './health.ts';
+import { getAnyProgressEndpoint } from './progress.ts';
 
 /** All that the control port needs of the application. */
-export interface ControlApp extends CredentialsApp, HealthApp {
+export interface ControlApp extends CredentialsApp, HealthApp, ProgressDeps {
+  db: CredentialsApp['db'];
   /** The state of a host key's breakers; never its value. */
   hostKeyHealth(key: HostKey): Promise<object>;
   /** Closes a host key's breaker for all replicas. */
@@ -64,6 +67,7 @@ export const CONTROL_ENDPOINTS: readonly Endpoint<ControlApp>[] = [
   usageEndpoint('timeseries'),
   getHostKeyHealthEndpoint,
   resetHostKeyEndpoint,
+  getAnyProgressEndpoint,
   ...CREDENTIAL_ENDPOINTS,
   ...OBJECT_ENDPOINTS,
 ];

@@ -1,3 +1,4 @@
+import type { ProgressDeps } from '../lib/batch/progress.ts';
 import type { BoundRoute } from '../lib/http/routes.ts';
 import type { PayloadStore } from '../lib/payloads/payload-store.ts';
 import { MESSAGE_BATCH_ENDPOINTS, type MessageBatchesApp } from './anthropic.ts';
@@ -7,16 +8,18 @@ import { FILE_ENDPOINTS, type FilesApp } from './files.ts';
 import { healthEndpoint } from './health.ts';
 import type { NativeApp } from './native.ts';
 import { OPENAI_BATCH_ENDPOINTS, type OpenaiApp } from './openai.ts';
+import { getProgressEndpoint } from './progress.ts';
 import { receiveUploadEndpoint, UPLOAD_ENDPOINTS, type UploadsApp } from './uploads.ts';
 import { USAGE_ENDPOINTS, type UsageApp } from './usage.ts';
 
 /** All that the inference port needs of the application. */
-export type InferenceApp = NativeApp & FilesApp & OpenaiApp & MessageBatchesApp & UploadsApp & UsageApp;
+export type InferenceApp = NativeApp & FilesApp & OpenaiApp & MessageBatchesApp & UploadsApp & UsageApp & ProgressDeps;
 
 /** Every endpoint of the three surfaces ("Which surface a call belongs to" in docs/spec/native-api.md). */
 export const INFERENCE_ENDPOINTS: readonly Endpoint<InferenceApp>[] = [
   healthEndpoint,
   ...BATCH_ENDPOINTS,
+  getProgressEndpoint,
   ...UPLOAD_ENDPOINTS,
   ...USAGE_ENDPOINTS,
   ...FILE_ENDPOINTS,

@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { authenticate, type Caller, type Headers } from '../auth/authenticate.ts';
+import type { ProgressDeps } from '../batch/progress.ts';
 import type { CatalogCache } from '../catalog/catalog-cache.ts';
 import type { SecretBox } from '../catalog/secrets/secret-box.ts';
 import { migrate } from '../db/migrate.ts';
@@ -14,7 +15,8 @@ import type { AppCore } from './shared-parts.ts';
 import { watchingParts } from './watching-parts.ts';
 
 /** Everything that handlers are made of in the container. */
-export interface App extends AppCore {
+export interface App extends AppCore, ProgressDeps {
+  db: AppCore['db'];
   queue: WakeQueue;
   pool: KeyPool;
   metrics: Metrics;
@@ -146,6 +148,7 @@ function handlerParts(foundation: Foundation): Omit<App, 'notReady' | 'wake' | '
     authenticate: (headers) =>
       authenticate(headers, catalogCache.current(), { nowMs: worker.dbNow() ?? app.clock.now(), tokens }),
     abortHere: worker.cancelBatch,
+    workers: { leaseSeconds: shared.periods.leaseSeconds, onLambda: false },
     compact: compactor.compact,
     wakeValidator: validator.poke,
   };

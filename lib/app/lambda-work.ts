@@ -50,6 +50,7 @@ async function runItems({ shared, instance }: InvocationDeps, remainingMs: () =>
       client,
       instance,
       concurrency: Math.max(1, config.concurrency),
+      invocation: true,
       onFinished: (ids) => void tally.finished.push(...ids),
       onHeartbeat() {},
       onFirstLease: async (workerId) =>

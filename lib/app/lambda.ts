@@ -2,6 +2,7 @@ import { authenticate, type Caller, type Headers } from '../auth/authenticate.ts
 import { systemClock, uuidv7 } from '../base/clock.ts';
 import { ConfigError, reasonOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
+import type { ProgressDeps } from '../batch/progress.ts';
 import { createDb } from '../db/database.ts';
 import { expectedVersion, isSchemaCurrent } from '../db/migrate.ts';
 import { createRenewingDb, type RenewingDatabase } from '../db/renewing-db.ts';
@@ -23,7 +24,7 @@ const MAX_IDLE_MS = 30_000;
 const RETRY_SECONDS = 60;
 
 /** The parts of the handlers on Lambda: everything that can live between two invocations, and no timer. */
-export interface LambdaApp extends AppCore {
+export interface LambdaApp extends AppCore, ProgressDeps {
   db: RenewingDatabase;
   queue: WakeQueue;
   instance: string;
@@ -76,6 +77,7 @@ export async function createLambdaApp({ config, env, log, migrations }: LambdaOp
     notReady: readiness.notReady,
     authenticate: (headers) => authenticate(headers, catalogCache.current(), { nowMs: readiness.dbNow(), tokens }),
     abortHere() {}, // running items are other containers': they hear of a cancel with their next heartbeat
+    workers: { leaseSeconds: shared.periods.leaseSeconds, onLambda: true },
     compact: compactor.compact,
     wakeValidator: () => sendWakes(1),
     prepare: readiness.prepare,

@@ -73,6 +73,7 @@ export function createLocalWorker(): LocalWorker {
         client,
         instance,
         concurrency: shared.app.config.concurrency,
+        invocation: false,
         paused: () => paused,
         onFinished: (ids) => void compactor.compact(ids),
         onHeartbeat: (heartbeat) => void sweeper.onHeartbeat(heartbeat),

@@ -70,6 +70,7 @@ export type WorkerOptions = Pick<
   | 'client'
   | 'instance'
   | 'concurrency'
+  | 'invocation'
   | 'paused'
   | 'onRest'
   | 'onFinished'

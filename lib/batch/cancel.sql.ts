@@ -32,6 +32,7 @@ export async function cancelBatchRow(
       ), ${RECORD_UNSENT}, marked as (
         update batches b set status = 'cancelled', cancelled_at = coalesce(b.cancelled_at, clock_timestamp()),
           open_items = b.open_items - coalesce((select n from counts), 0),
+          cancelled_items = b.cancelled_items + coalesce((select n from counts), 0),
           completed_at = case when b.open_items - coalesce((select n from counts), 0) = 0
             then coalesce(b.completed_at, clock_timestamp()) end
         from locked l where b.id = l.id

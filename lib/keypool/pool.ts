@@ -46,6 +46,8 @@ export interface Reopening {
   inMs: number | null;
   /** The reason of the breaker that ends first; null if a key may be drawn now. */
   reason: BreakerReason | null;
+  /** The name of the key of that breaker. */
+  hostKey: string | null;
 }
 
 /** The pool draws keys and keeps their breakers, which all replicas share through Postgres. */
@@ -231,15 +233,19 @@ export function createKeyPool(options: KeyPoolOptions): KeyPool {
       const { name } = plan.model;
       let first = Number.POSITIVE_INFINITY;
       let reason: BreakerReason | null = null;
+      let hostKey: string | null = null;
       for (const { keys } of plan.candidates) {
         for (const key of keys) {
           const inMs = breakers.reopensIn(key, name, owner, now);
-          if (inMs === 0) return { inMs: 0, reason: null };
-          if (inMs < first || reason === null) reason = breakers.reasonOf(key, name);
+          if (inMs === 0) return { inMs: 0, reason: null, hostKey: null };
+          if (inMs < first || reason === null) {
+            reason = breakers.reasonOf(key, name);
+            hostKey = key.name;
+          }
           first = Math.min(first, inMs);
         }
       }
-      return { inMs: first === Number.POSITIVE_INFINITY ? null : Math.ceil(first), reason };
+      return { inMs: first === Number.POSITIVE_INFINITY ? null : Math.ceil(first), reason, hostKey };
     },
 
     async reset(key) {

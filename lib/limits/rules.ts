@@ -146,3 +146,8 @@ function uuidOf(parts: readonly string[]): string {
 export function limitText(rule: Pick<BucketRule, 'meter' | 'scope' | 'name'>, retryInSeconds: number): string {
   return `rate limit exceeded: ${rule.meter} of ${rule.scope} ${rule.name}, retry in ${retryInSeconds}s`;
 }
+
+/** The same for the owner of an item that waits: names of host keys are the administrator's. */
+export function limitWaitText({ meter, scope, name }: Pick<BucketRule, 'meter' | 'scope' | 'name'>): string {
+  return `rate limit exceeded: ${meter} of ${scope === 'hostkey' ? 'a host key' : `${scope} ${name}`}`;
+}

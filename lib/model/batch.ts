@@ -50,6 +50,8 @@ export type WaitReason =
 export interface Wait {
   reason: WaitReason;
   text: string;
+  /** The host key that it waits for or was called with last, by name: for the administrator alone. */
+  hostKey?: string | null;
 }
 
 /** The facts of its batch that a running item needs. All items of a batch in one claim share the same object. */

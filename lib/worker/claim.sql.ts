@@ -117,7 +117,8 @@ export async function claimItems(
         where c.batch_id = p.batch_id and p.next_idx + p.n >= p.total_items
       ), fresh as (
         update batch_items i
-        set state = 'running', worker_id = $1::uuid, claim_no = i.claim_no + 1
+        set state = 'running', worker_id = $1::uuid, claim_no = i.claim_no + 1,
+          started_at = case when i.idx = 0 then clock_timestamp() end
         from picked p
         where i.batch_id = p.batch_id and i.idx >= p.next_idx and i.idx < p.next_idx + p.n
           and i.state = 'available' and i.not_before is null

@@ -23,6 +23,8 @@ export interface Claimer {
   claim(tenure: Tenure, want: number): Promise<{ items: ClaimedItem[]; more: boolean; nextDueMs: number | null }>;
   /** Returns what the database says is this worker's but is not in `held`: the answer of its claim was lost. */
   releaseUnheld(tenure: Tenure, held: ReadonlyMap<string, ReadonlySet<number>>): Promise<void>;
+  /** The batches of which the last claim left items because slots went to other batches. */
+  passedOver(): readonly string[];
 }
 
 export interface ClaimerDeps {
@@ -41,6 +43,7 @@ export interface ClaimerDeps {
 /** Claims fairly: plans on one read of all open batches, then takes the items in one statement. */
 export function createClaimer(deps: ClaimerDeps): Claimer {
   let contexts = new Map<string, BatchContext>();
+  let passedOver: readonly string[] = [];
 
   const contextsOf = async (ids: ReadonlySet<string>, { signal }: Tenure): Promise<void> => {
     const missing = [...ids].filter((id) => !contexts.has(id));
@@ -59,6 +62,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
   };
 
   return {
+    passedOver: () => passedOver,
     async releaseUnheld({ workerId }, held) {
       const batchIds: string[] = [];
       const idxs: number[] = [];
@@ -74,6 +78,7 @@ export function createClaimer(deps: ClaimerDeps): Claimer {
       const start = performance.now();
       const work = await readOpenWork(deps.db);
       const plan = planClaim(work.batches, want);
+      passedOver = plan.passedOver;
       if (plan.batchIds.length === 0) return { items: [], more: false, nextDueMs: work.nextDueMs };
       const { rows, catalogVersion } = await claimItems(deps.db, tenure.workerId, plan.batchIds, plan.counts, plan.due);
       deps.observe((performance.now() - start) / 1000);

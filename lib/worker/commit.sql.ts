@@ -119,12 +119,13 @@ const COMMIT = `
     update batch_items i set
       state = n.state, error = n.error, finalized_at = clock_timestamp(), attempts = n.attempts,
       segment_id = case when n.out_length is null then null else ${INPUT.sql.segment_id} end,
-      output_offset = n.out_offset, output_length = n.out_length, output_crc = n.out_crc
+      output_offset = n.out_offset, output_length = n.out_length, output_crc = n.out_crc,
+      wait_reason = null, wait_text = null, wait_host_key = null, waits_since = null
     from input n
     where (select count(*) from locked) >= 0
       and i.batch_id = n.batch_id and i.idx = n.idx
       and i.state = 'running' and i.worker_id = ${INPUT.sql.worker_id} and i.claim_no = n.claim_no
-    returning i.batch_id, i.idx, i.claim_no, i.finalized_at
+    returning i.batch_id, i.idx, i.claim_no, i.finalized_at, i.state
   ), events as (
     insert into usage_events (batch_id, batch_idx, ts, status, attempts, duration_ms, started_at, response_start_ms,
       response_end_ms, error_kind, error_message, finish_reason, route, instance,
@@ -140,14 +141,18 @@ const COMMIT = `
     delete from limit_concurrency c using updated u
     where c.batch_id = u.batch_id and c.idx = u.idx and c.claim_no = u.claim_no
   ), counts as (
-    select batch_id, count(*)::int as n from updated group by batch_id
+    select batch_id, count(*)::int as n, count(*) filter (where state = 'completed')::int as completed,
+      count(*) filter (where state = 'cancelled')::int as cancelled
+    from updated group by batch_id
   ), refs as (
     insert into segment_refs (segment_id, batch_id)
     select distinct ${INPUT.sql.segment_id}, u.batch_id from updated u join input n on n.batch_id = u.batch_id and n.idx = u.idx
     where n.out_length is not null
     on conflict do nothing
   ), counted as (
-    update batches b set open_items = b.open_items - c.n,
+    update batches b set open_items = b.open_items - c.n, completed_items = b.completed_items + c.completed,
+      cancelled_items = b.cancelled_items + c.cancelled,
+      discarded_items = b.discarded_items + c.n - c.completed - c.cancelled,
       completed_at = case when b.open_items - c.n = 0 then clock_timestamp() else b.completed_at end
     from counts c where b.id = c.batch_id
     returning b.id, b.open_items

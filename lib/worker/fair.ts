@@ -5,7 +5,12 @@ export interface ClaimPlan {
   batchIds: string[];
   counts: number[];
   due: number[];
+  /** Batches that have items left because others have slots, or get them now: what is left of them waits for its share. */
+  passedOver: string[];
 }
+
+/** A heartbeat carries the passed over batches, 16 bytes each. */
+const MAX_PASSED_OVER = 1000;
 
 /**
  * Spreads free slots: each goes to the owner, then to that owner's batch, with the fewest running items; ties go to the
@@ -43,11 +48,19 @@ export function planClaim(batches: readonly OpenBatch[], slots: number): ClaimPl
     if (owner.heap.length > 0) push(queue, owner, ownerBefore);
   }
 
-  const plan: ClaimPlan = { batchIds: [], counts: [], due: [] };
+  const plan: ClaimPlan = { batchIds: [], counts: [], due: [], passedOver: [] };
   for (const share of touched) {
     plan.batchIds.push(share.batch.batchId);
     plan.counts.push(share.fresh);
     plan.due.push(share.due);
+  }
+  let running = 0;
+  for (const owner of owners.values()) running += owner.running;
+  for (const owner of owners.values()) {
+    for (const share of owner.heap) {
+      if (plan.passedOver.length === MAX_PASSED_OVER) return plan;
+      if (share.running < running) plan.passedOver.push(share.batch.batchId);
+    }
   }
   return plan;
 }

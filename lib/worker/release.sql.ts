@@ -1,6 +1,7 @@
-import { int4, plainArray, sparseArray } from '../db/arrays.ts';
+import { int4, plainArray, sparseArray, sparseTextArray } from '../db/arrays.ts';
 import type { Db } from '../db/database.ts';
 import { WORKER_LIMIT_MS } from '../db/silence.ts';
+import type { Wait } from '../model/batch.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from '../usage/unsent.sql.ts';
 
 /** An upstream may name any moment in Retry-After; beyond this nobody waits, and Postgres' intervals end somewhere. */
@@ -22,6 +23,8 @@ export interface ReleaseRow {
   failedKey: string | null;
   /** The first time that it is more than the item's is the time since which the item fails. */
   failedRounds: number;
+  /** Null: it may run at once. */
+  wait: Wait | null;
 }
 
 /**
@@ -40,8 +43,9 @@ export async function releaseItems(
     text: `
       with input as (
         select * from unnest($3::uuid[], $4::int[], $5::int[], $6::float8[], $7::int[], $8::int[], $9::int[], $10::bool[], $11::text[],
-          $12::int[])
-          as t(batch_id, idx, claim_no, delay_ms, attempts, rounds, waited_ms, load_failed, failed_key, failed_rounds)
+          $12::int[], $13::wait_reason[], $14::text[], $15::text[])
+          as t(batch_id, idx, claim_no, delay_ms, attempts, rounds, waited_ms, load_failed, failed_key, failed_rounds,
+            wait_reason, wait_text, wait_host_key)
       ), locked as materialized (
         select id, status from batches where id in (select batch_id from input) order by id for update
       ), updated as (
@@ -54,7 +58,10 @@ export async function releaseItems(
           failed_key = n.failed_key, failed_rounds = n.failed_rounds,
           failing_since = case when n.failed_rounds > 0 then coalesce(i.failing_since, clock_timestamp()) end,
           load_failures = case when n.load_failed then i.load_failures + 1 else 0 end,
-          load_failed_at = case when n.load_failed then coalesce(i.load_failed_at, clock_timestamp()) end
+          load_failed_at = case when n.load_failed then coalesce(i.load_failed_at, clock_timestamp()) end,
+          wait_reason = n.wait_reason, wait_text = n.wait_text, wait_host_key = n.wait_host_key,
+          waits_since = case when n.wait_reason is null then null
+            when n.wait_reason = i.wait_reason then i.waits_since else clock_timestamp() end
         from input n join locked l on l.id = n.batch_id
         where (select count(*) from locked) >= 0
           and i.batch_id = n.batch_id and i.idx = n.idx
@@ -75,6 +82,9 @@ export async function releaseItems(
       plainArray(rows.map((r) => String(r.loadFailed))),
       sparseArray(rows.map((r) => r.failedKey)),
       plainArray(rows.map((r) => r.failedRounds)),
+      sparseArray(rows.map((r) => r.wait?.reason ?? null)),
+      sparseTextArray(rows.map((r) => r.wait?.text ?? null)),
+      sparseTextArray(rows.map((r) => r.wait?.hostKey ?? null)),
     ],
   });
   const { finished } = result.rows[0]!;

@@ -36,6 +36,8 @@ export interface WorkerDeps {
   log: Log;
   instance: string;
   concurrency: number;
+  /** It lives for one invocation on Lambda. */
+  invocation: boolean;
   flushMs: number;
   itemTimeoutMs: number;
   periods: Periods;
@@ -116,9 +118,14 @@ export function createWorker(deps: WorkerDeps): Worker {
     db,
     clock,
     log,
-    instance,
+    kind: { instance, slots: deps.concurrency, invocation: deps.invocation },
     periods,
     heldBatches: holdings.batchIds,
+    // An invocation also pauses when its time runs out.
+    standing: () => ({
+      blocked: blocked || (!deps.invocation && deps.paused()),
+      passedOver: claimer.passedOver(),
+    }),
     onTenure: (tenure) => events.emit('tenure', tenure),
     onHeartbeat: (heartbeat) => events.emit('heartbeat', heartbeat),
     onSilent: () => events.emit('silent'),
@@ -219,6 +226,7 @@ export function createWorker(deps: WorkerDeps): Worker {
   events.on('silent', engine.abortAll);
   events.on('blocked', (state) => {
     blocked = state;
+    void lease.heartbeatNow(); // the progress of batches says so
     if (!blocked) engine.wake();
   });
   events.on('committed', (items, finished) => {

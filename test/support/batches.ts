@@ -59,7 +59,7 @@ export async function makeBatch(db: Database, count: number, options: BatchOptio
 /** A worker with a lease. */
 export async function makeWorker(db: Db, instance = 'test'): Promise<string> {
   const id = uuidv7();
-  await insertWorker(db, id, instance);
+  await insertWorker(db, id, { instance, slots: 8, invocation: false });
   return id;
 }
 

@@ -109,7 +109,7 @@ export function conclude(deps: ConcludeDeps, run: Run): Outcome {
   if (RETRYABLE.has(last.result.class) && rounds < item.batch.maxAttempts && !hasFailedEnough(run)) {
     const backOff = Math.min(ROUND_MAX_MS, ROUND_BASE_MS * 2 ** item.rounds) * (0.5 + Math.random());
     const reason = last.result.class === 'unreachable' ? 'host_down' : 'retry_pause';
-    const wait: Wait = { reason, text: failure.text };
+    const wait: Wait = { reason, text: failure.text, hostKey: last.key.name || null };
     return released(item, Math.max(backOff, last.result.retryAfterMs ?? 0), {
       ...spent,
       rounds,
@@ -194,7 +194,7 @@ function pause(
   spent: Parameters<typeof released>[2],
   text: string | null,
 ): Outcome | null {
-  const { inMs, reason } = deps.pool.reopening(plan, item.batch.owner);
+  const { inMs, reason, hostKey } = deps.pool.reopening(plan, item.batch.owner);
   const waits = item.batch.onLimit === 'wait';
   if (inMs === null && !waits) return null;
   const lookAgain = Math.min(LOOK_AGAIN_MOST_MS, Math.max(LOOK_AGAIN_MS, item.waitedMs / 4));
@@ -204,6 +204,7 @@ function pause(
   const wait: Wait = {
     reason: reason === 'account' ? 'no_credit' : 'key_breaker',
     text: text ?? BREAKER_TEXTS[reason ?? 'server_error'],
+    hostKey,
   };
   return released(item, delayMs, { ...spent, waitedMs, wait });
 }

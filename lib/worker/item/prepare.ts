@@ -1,9 +1,9 @@
 import { cutText } from '../../base/errors.ts';
 import type { KeyPool } from '../../keypool/pool.ts';
 import type { ReserveRequest, ReserveVerdict } from '../../limits/reserve.ts';
-import { type BucketRule, hostKeyRules, joinRules, limitText, policyRules } from '../../limits/rules.ts';
+import { type BucketRule, hostKeyRules, joinRules, limitText, limitWaitText, policyRules } from '../../limits/rules.ts';
 import type { Refund } from '../../limits/settle.ts';
-import type { ClaimedItem } from '../../model/batch.ts';
+import type { ClaimedItem, Wait } from '../../model/batch.ts';
 import type { HostKey } from '../../model/catalog.ts';
 import type { Candidate } from '../../routing/plan.ts';
 import type { Loaded } from '../load.ts';
@@ -122,9 +122,11 @@ export async function reserveEach(
 /** The outcome of a refused reservation. */
 export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { ok: false }>): Outcome {
   const { item, plan } = entry;
-  const text = limitText(verdict.rule, verdict.retryInSeconds);
+  const { rule, retryInSeconds } = verdict;
   if (item.batch.onLimit === 'wait') {
-    return released(item, verdict.retryInSeconds * 1000, { wait: { reason: 'rate_limit', text } });
+    const hostKey = rule.scope === 'hostkey' ? rule.name : null;
+    const wait: Wait = { reason: 'rate_limit', text: limitWaitText(rule), hostKey };
+    return released(item, retryInSeconds * 1000, { wait });
   }
   const route = {
     ...NO_ROUTE,
@@ -133,7 +135,7 @@ export function limitRefusal(entry: Judged, verdict: Extract<ReserveVerdict, { o
     provider: plan.model.provider,
     resolvedVia: plan.resolvedVia,
   };
-  return refused(item, 'rate_limited', text, route);
+  return refused(item, 'rate_limited', limitText(rule, retryInSeconds), route);
 }
 
 /** All rules of an item: its policy's, and the tier's of the key it would be sent with. */

@@ -1,13 +1,33 @@
+import { plainArray } from '../../db/arrays.ts';
 import type { Db } from '../../db/database.ts';
 import { COUNT_DOWN, RECORD_UNSENT } from '../../usage/unsent.sql.ts';
 import type { Periods } from '../periods.ts';
 
+/** What a worker is from its start to its end. */
+export interface WorkerKind {
+  instance: string;
+  /** How many items it runs at once; 0: it claims nothing. */
+  slots: number;
+  /** It lives for one invocation on Lambda. */
+  invocation: boolean;
+}
+
+/** What a worker says of itself with each heartbeat: why items wait. */
+export interface Standing {
+  /** The payload store or the database refuses what it writes. */
+  blocked: boolean;
+  /** The batches of which its last claim left items because slots went to other batches. */
+  passedOver: readonly string[];
+}
+
 /** Makes the lease of a new worker id. */
-export async function insertWorker(db: Db, id: string, instance: string): Promise<void> {
+export async function insertWorker(db: Db, id: string, { instance, slots, invocation }: WorkerKind): Promise<void> {
   await db.query({
     name: 'insert_worker',
-    text: 'insert into workers (id, instance) values ($1::uuid, $2::text) on conflict (id) do nothing',
-    values: [id, instance],
+    text: `
+      insert into workers (id, instance, slots, invocation) values ($1::uuid, $2::text, $3::int, $4::boolean)
+      on conflict (id) do nothing`,
+    values: [id, instance, slots, invocation],
   });
 }
 
@@ -32,6 +52,7 @@ export async function sendHeartbeat(
   db: Db,
   id: string,
   batchIds: readonly string[],
+  standing: Standing,
   periods: Pick<Periods, 'leaseSeconds' | 'heartbeatWithinMs'>,
 ): Promise<Heartbeat> {
   const result = await db.query<{
@@ -48,7 +69,9 @@ export async function sendHeartbeat(
     name: 'beat_worker',
     text: `
       with beat as (
-        update workers set beat_at = clock_timestamp() where id = $1::uuid returning 1
+        update workers set beat_at = clock_timestamp(), passed_over = $5::uuid[],
+          blocked_since = case when $4::boolean then coalesce(blocked_since, clock_timestamp()) end
+        where id = $1::uuid returning 1
       )
       select exists (select from beat) as alive,
         (select version from catalog_state) as version,
@@ -66,7 +89,7 @@ export async function sendHeartbeat(
           and (lease_until is null or lease_until < clock_timestamp())) as validation_due,
         exists (select from batch_cursors) or exists (select from batch_items where not_before <= statement_timestamp())
           as work_due`,
-    values: [id, batchIds, periods.leaseSeconds],
+    values: [id, batchIds, periods.leaseSeconds, standing.blocked, plainArray(standing.passedOver)],
     withinMs: periods.heartbeatWithinMs,
   });
   const row = result.rows[0]!;
@@ -83,9 +106,18 @@ export async function sendHeartbeat(
   };
 }
 
-/** Ends the lease of a worker that holds nothing any more. */
+/** Ends the lease of a worker that holds nothing any more, and notes when. */
 export async function deleteWorker(db: Db, id: string): Promise<void> {
-  await db.query({ name: 'delete_worker', text: 'delete from workers where id = $1::uuid', values: [id] });
+  await db.query({
+    name: 'delete_worker',
+    text: `
+      with gone as (
+        delete from workers where id = $1::uuid returning invocation, slots
+      )
+      insert into worker_ends (invocation, ended_at) select invocation, clock_timestamp() from gone where slots > 0
+      on conflict (invocation) do update set ended_at = greatest(worker_ends.ended_at, excluded.ended_at)`,
+    values: [id],
+  });
 }
 
 /** Workers silent for longer than the lease, locked against other rescuers; none while Postgres itself is young. */
@@ -165,7 +197,10 @@ export async function rescueItems(
           case when i.state = 'cancelled' then 'cancelled' else 'worker_lost' end as error_kind,
           substr(i.error, 13) as error_message
       ), ${RECORD_UNSENT}, ${COUNT_DOWN}, leases as (
-        delete from workers where id = any($2::uuid[])
+        delete from workers where id = any($2::uuid[]) returning invocation, slots, beat_at
+      ), ends as (
+        insert into worker_ends (invocation, ended_at) select invocation, max(beat_at) from leases where slots > 0 group by invocation
+        on conflict (invocation) do update set ended_at = greatest(worker_ends.ended_at, excluded.ended_at)
       )
       select (select string_agg(id::text, ';') from counted where open_items = 0) as finished,
         (select count(*)::int from updated) as rescued`,

@@ -3,17 +3,25 @@ import { reasonOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Db } from '../../db/database.ts';
 import type { Periods } from '../periods.ts';
-import { deleteWorker, type Heartbeat, insertWorker, sendHeartbeat } from './lease.sql.ts';
+import {
+  deleteWorker,
+  type Heartbeat,
+  insertWorker,
+  type Standing,
+  sendHeartbeat,
+  type WorkerKind,
+} from './lease.sql.ts';
 import { beginTenure, isHeld, NO_TENURE, type Tenure } from './tenure.ts';
 
 export interface LeaseDeps {
   db: Db;
   clock: Clock;
   log: Log;
-  instance: string;
+  kind: WorkerKind;
   periods: Periods;
   /** Batches of which this worker holds items; empty when idle. */
   heldBatches(): string[];
+  standing(): Standing;
   onHeartbeat(heartbeat: Heartbeat): void;
   /** No heartbeat got through for `giveUpMs`: others may have the items by now. Running calls are aborted. */
   onSilent(): void;
@@ -64,12 +72,12 @@ export function createLease(deps: LeaseDeps): Lease {
     const start = deps.clock.monotonic();
     try {
       if (!isHeld(tenure)) {
-        await insertWorker(deps.db, nextId, deps.instance);
+        await insertWorker(deps.db, nextId, deps.kind);
         ({ tenure, end } = beginTenure(nextId));
         lastHeartbeat = start;
         deps.onTenure(tenure);
       }
-      const result = await sendHeartbeat(deps.db, tenure.workerId, deps.heldBatches(), periods);
+      const result = await sendHeartbeat(deps.db, tenure.workerId, deps.heldBatches(), deps.standing(), periods);
       if (start - lastHeartbeat > periods.stopClaimingMs) gapEnded = deps.clock.monotonic();
       lastHeartbeat = start;
       offset = result.nowMs - deps.clock.now();

@@ -331,3 +331,22 @@ test('sees a catalogue change with the next request that comes a second later', 
     timeout: 10_000,
   });
 });
+
+test('progress waits 5 minutes for an invocation before it says that no worker comes', async () => {
+  const id = await submit(3, 'progress');
+  const progress = async () => (await aws.call({ path: `/v1/batches/${id}/progress` })).json;
+  await sql("update worker_ends set ended_at = clock_timestamp() - interval '1 day'");
+  expect(await progress()).toMatchObject({ state: 'waiting', waiting: 3, reasons: [{ reason: 'slots', items: 3 }] });
+  await sql("update batches set created_at = created_at - interval '6 minutes' where id = $1::uuid", [id]);
+  const text = 'no worker was invoked for 5 minutes';
+  expect((await progress()).reasons).toMatchObject([{ reason: 'no_worker', text, items: 3 }]);
+  await sql(
+    'insert into worker_ends values (true, clock_timestamp()) on conflict (invocation) do update set ended_at = excluded.ended_at',
+  );
+  expect((await progress()).reasons).toMatchObject([{ reason: 'slots', items: 3 }]);
+  await sql('delete from worker_ends');
+  await aws.drain();
+  expect(await progress()).toMatchObject({ state: 'ended', completed: 3, reasons: [] });
+  expect(await sql('select invocation from worker_ends')).toEqual([{ invocation: true }]);
+  expect((await aws.call({ path: `/v1/batches/${id}/progress`, as: 'bob' })).status).toBe(404);
+});

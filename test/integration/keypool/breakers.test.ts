@@ -334,7 +334,7 @@ describe('half-open', () => {
 describe('pausing', () => {
   test('tells when the first key reopens and why; 0 while one is healthy; null when only 401s are left', async () => {
     const reopening = () => here.pool.reopening(plan, 'bob');
-    const healthy = { inMs: 0, reason: null };
+    const healthy = { inMs: 0, reason: null, hostKey: null };
     expect(reopening()).toEqual(healthy);
     await report('auth');
     expect(reopening()).toEqual(healthy);
@@ -347,7 +347,7 @@ describe('pausing', () => {
     here.pool.report(b, MODEL, caller(), outcome('account'), null);
     expect(reopening().reason).toBe('account');
     here.pool.report(b, MODEL, caller(), outcome('auth'), null);
-    expect(reopening()).toEqual({ inMs: null, reason: 'auth' });
+    expect(reopening()).toEqual({ inMs: null, reason: 'auth', hostKey: 'a' });
     await here.pool.flush();
   });
 });

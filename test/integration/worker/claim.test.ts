@@ -23,7 +23,16 @@ const sql = (text: string, values?: unknown[]) => database.sql(text, values);
 const idxs = (rows: { idx: number }[]) => rows.map(({ idx }) => idx);
 
 function release(workerId: string, rows: { batchId: string; idx: number; claimNo: number }[], delayMs = 0) {
-  const spent = { delayMs, attempts: 0, rounds: 0, waitedMs: 0, loadFailed: false, failedKey: null, failedRounds: 0 };
+  const spent = {
+    delayMs,
+    attempts: 0,
+    rounds: 0,
+    waitedMs: 0,
+    loadFailed: false,
+    failedKey: null,
+    failedRounds: 0,
+    wait: null,
+  };
   return releaseItems(
     database.db,
     workerId,
@@ -93,6 +102,7 @@ test('gives the fields of the row and raises the claim number each time', async 
     {
       ...{ batchId: id, idx: 0, claimNo: 1, delayMs: 0 },
       ...{ attempts: 3, rounds: 2, waitedMs: 250.6, loadFailed: true, failedKey: '0123456789ab', failedRounds: 1 },
+      wait: null,
     },
   ]);
   const [again] = await claim(database.db, worker, id, 0, 1);
@@ -219,7 +229,7 @@ test('releases an item whose upstream named a moment beyond every interval', asy
   const id = await makeBatch(database.db, 1);
   const worker = await makeWorker(database.db);
   const [row] = await claim(database.db, worker, id, 1);
-  const spent = { attempts: 1, rounds: 1, waitedMs: 1e15, loadFailed: false };
+  const spent = { attempts: 1, rounds: 1, waitedMs: 1e15, loadFailed: false, wait: null };
   await releaseItems(database.db, worker, 'test', [{ ...row!, ...spent, delayMs: 1e18 }]);
   expect(await openWork(database.db, id)).toMatchObject({ running: 0, due: 0 });
 });

@@ -30,7 +30,8 @@ function commit(workerId: string, rows: OutcomeRow[], db: Db = database.db, segm
 
 function released(row: { batchId: string; idx: number; claimNo: number }, more: Partial<ReleaseRow> = {}): ReleaseRow {
   const { batchId, idx, claimNo } = row;
-  const spent = { attempts: 0, rounds: 0, waitedMs: 0, loadFailed: false, failedKey: null, failedRounds: 0 };
+  const counts = { attempts: 0, rounds: 0, waitedMs: 0, failedRounds: 0 };
+  const spent = { ...counts, loadFailed: false, failedKey: null, wait: null };
   return { batchId, idx, claimNo, delayMs: 0, ...spent, ...more };
 }
 

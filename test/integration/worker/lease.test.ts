@@ -40,9 +40,10 @@ function start(held: string[] = [], away = false, periods = PERIODS) {
     db,
     clock,
     log: createLog('silent'),
-    instance: 'test',
+    kind: { instance: 'test', slots: 8, invocation: false },
     periods,
     heldBatches: () => held,
+    standing: () => ({ blocked: false, passedOver: [] }),
     onHeartbeat: (beat) => {
       beats.push(beat);
       tell('beat');

@@ -7,6 +7,7 @@ import { type CatalogCache, createCatalogCache } from '../../../lib/catalog/cata
 import { loadCatalog } from '../../../lib/catalog/load.ts';
 import { createSecretBox } from '../../../lib/catalog/secrets/secret-box.ts';
 import { keyHealth, resetKey } from '../../../lib/keypool/health.ts';
+import { PERIODS } from '../../../lib/worker/periods.ts';
 import { createNativeApi } from '../native-api.ts';
 import type { TestDatabase } from '../postgres.ts';
 
@@ -53,6 +54,7 @@ export async function startControl(overrides: Partial<ControlApp> = {}): Promise
     generateKey: () => generateKey(randomBytes),
     hostKeyHealth: (key) => keyHealth(db, key),
     resetHostKey: (key) => resetKey(db, key),
+    workers: { leaseSeconds: PERIODS.leaseSeconds, onLambda: false },
     usage: {
       events: async (query) => ({ events: [], query: query.toString() }),
       summary: async () => ({ rows: [] }),

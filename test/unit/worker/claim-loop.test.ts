@@ -45,6 +45,7 @@ function harness() {
     claimer: {
       claim: async ({ workerId }) => ({ more: false, nextDueMs: null, ...(await ask(`claim ${workerId}`)) }),
       releaseUnheld: async ({ workerId }) => void (await ask(`release ${workerId}`)),
+      passedOver: () => [],
     },
     holdings,
     room: () => world.room,

@@ -59,6 +59,7 @@ function harness(concurrency = 1) {
           );
         }),
       releaseUnheld: async () => {},
+      passedOver: () => [],
     },
     load: async (items) => items.map((one) => ({ item: one, body: Buffer.from('{}') })),
     runner: {

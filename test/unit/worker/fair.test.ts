@@ -99,9 +99,21 @@ describe('the plan of a claim', () => {
 
   test('is empty for no slots and for no work', () => {
     const batch = { batchId: 'b', owner: 'ann', fresh: 3, running: 0, due: 1 };
-    expect(planClaim([batch], 0)).toEqual({ batchIds: [], counts: [], due: [] });
-    expect(planClaim([{ ...batch, fresh: 0, due: 0 }], 9)).toEqual({ batchIds: [], counts: [], due: [] });
-    expect(planClaim([], 9)).toEqual({ batchIds: [], counts: [], due: [] });
+    const empty = { batchIds: [], counts: [], due: [], passedOver: [] };
+    expect(planClaim([batch], 0)).toEqual(empty);
+    expect(planClaim([{ ...batch, fresh: 0, due: 0 }], 9)).toEqual(empty);
+    expect(planClaim([], 9)).toEqual(empty);
+  });
+
+  test('names the batches that have items left while others have slots, and no others', () => {
+    fc.assert(
+      fc.property(batches, fc.nat(60), (given, slots) => {
+        const after = naive(given, slots);
+        const running = sum(after.map((batch) => batch.running));
+        const passed = after.filter((batch) => batch.left > 0 && batch.running < running);
+        expect(planClaim(given, slots).passedOver.sort()).toEqual(passed.map(({ batchId }) => batchId));
+      }),
+    );
   });
 });
 

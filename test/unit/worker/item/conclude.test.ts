@@ -108,7 +108,7 @@ function concluded(given: Given): Outcome {
   };
   run.tellsKey = atOnce(tellsKey(run));
   const pool = {
-    reopening: () => ({ inMs: given.reopens ?? null, reason: given.why ?? 'server_error' }),
+    reopening: () => ({ inMs: given.reopens ?? null, reason: given.why ?? 'server_error', hostKey: 'first' }),
   } as unknown as KeyPool;
   const clock = { ...systemClock, monotonic: () => 500 };
   return conclude({ pool, clock, itemTimeoutMs: 300_000, aborted: given.aborted ?? false }, run);
@@ -331,12 +331,13 @@ test('a released item says why it waits, and what it failed on', () => {
     const outcome = concluded({ batch: { maxAttempts: 5 }, ...given });
     return outcome.kind === 'released' ? outcome.wait : outcome.kind;
   };
-  const retry = { reason: 'retry_pause', text: 'upstream status 500' };
+  const retry = { reason: 'retry_pause', text: 'upstream status 500', hostKey: key.name };
   expect(waits({ last: result('server_error', { status: 500 }) })).toEqual(retry);
-  const lost = { reason: 'host_down', text: 'upstream "up" unreachable after 3 attempts' };
+  const lost = { reason: 'host_down', text: 'upstream "up" unreachable after 3 attempts', hostKey: key.name };
   expect(waits({ last: result('unreachable') })).toEqual(lost);
   expect(waits({ reopens: 9, why: 'account' })).toMatchObject({ reason: 'no_credit' });
-  expect(waits({ reopens: 9, why: 'network' })).toEqual({ reason: 'key_breaker', text: 'connection to upstream lost' });
+  const breaker = { reason: 'key_breaker', text: 'connection to upstream lost', hostKey: 'first' };
+  expect(waits({ reopens: 9, why: 'network' })).toEqual(breaker);
   expect(waits({ aborted: true })).toBeNull();
   const failed = concluded({ last: result('network'), batch: { maxAttempts: 5 }, failedKey: 'k1' });
   expect(failed).toMatchObject({ kind: 'released', failedKey: 'k1' });
