@@ -18,6 +18,9 @@ const ZIP = join(ROOT, 'dist/sls/relay-batch.zip');
 const isAsked = process.env.RELAY_TEST_LAMBDA === '1';
 const TIMEOUT_MS = 900_000;
 
+const SUBMIT = 'POST /v1/batches';
+const GET = 'GET /v1/batches/{id}';
+
 interface Response {
   status: number;
   // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of many forms
@@ -25,9 +28,10 @@ interface Response {
 }
 
 /** Makes a call of `ann` and turns the function's answer into a response, as API Gateway does. */
-async function call(lambda: LambdaProcess, id?: string, body?: string): Promise<Response> {
+async function call(lambda: LambdaProcess, routeKey: string, id?: string, body?: string): Promise<Response> {
   const answer = await lambda.invoke<APIGatewayProxyStructuredResultV2>({
     version: '2.0',
+    routeKey,
     rawPath: '/',
     rawQueryString: '',
     headers: { authorization: `Bearer ${KEYS.RELAY_KEY_ANN}`, 'content-type': 'application/json' },
@@ -71,12 +75,12 @@ describe.skipIf(!isAsked || !existsSync(RUNTIME.addon))(
       };
 
       const { lambda: submit, first } = await start('submit');
-      const made = await call(submit, undefined, itemsOf(20, 'ric'));
+      const made = await call(submit, SUBMIT, undefined, itemsOf(20, 'ric'));
       process.stdout.write(
         `Init of submit: ${Math.round(submit.initMs)} ms; its first answer after ${first()} ms more\n`,
       );
       expect([made.status, made.json]).toEqual([202, { id: expect.any(String), status: 'queued', total_items: 20 }]);
-      const again = await call(submit, undefined, itemsOf(5, 'warm'));
+      const again = await call(submit, SUBMIT, undefined, itemsOf(5, 'warm'));
       expect([again.status, again.json.total_items]).toEqual([202, 5]);
       expect(platform.queued().length).toBeGreaterThan(0);
 
@@ -87,9 +91,9 @@ describe.skipIf(!isAsked || !existsSync(RUNTIME.addon))(
         [made.json.id, 20],
         [again.json.id, 5],
       ] as [string, number][]) {
-        const { status, json } = await call(get, batch);
+        const { status, json } = await call(get, GET, batch);
         expect([status, json.counts, json.CompletedAt]).toEqual([200, { completed: total }, expect.any(String)]);
-        const page = await call(results, batch);
+        const page = await call(results, `${GET}/results`, batch);
         expect(page.json.results.map((one: { idx: number; state: string }) => [one.idx, one.state])).toEqual(
           Array.from({ length: total }, (_, idx) => [idx, 'completed']),
         );
@@ -105,7 +109,7 @@ describe.skipIf(!isAsked || !existsSync(RUNTIME.addon))(
       const env = { RELAY_PAYLOAD_STORE: 's3', RELAY_PG_DSN: 'postgres://relay@127.0.0.1:9/relay' };
       const lambda = await startFunction(dir, 'dist/lambda/handlers/lambda.get', { env, timeoutMs: TIMEOUT_MS });
       onTestFinished(() => lambda.stop());
-      await expect(call(lambda, 'x')).rejects.toThrow('RELAY_S3_BUCKET is missing');
+      await expect(call(lambda, GET, 'x')).rejects.toThrow('RELAY_S3_BUCKET is missing');
     });
   },
 );
